@@ -1,6 +1,5 @@
 """`doctor` on real parts: a healthy environment fails no check, and each fault fails its own check with advice."""
 
-import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -71,13 +70,12 @@ async def test_a_healthy_environment_fails_no_check(
     wrong_use = await service.run("doctor", "--all")
 
     states = {check["name"]: check["state"] for check in whole.document["checks"]}
-    assert (whole.status, set(states.values())) == (0, {"ok", "skipped"}), whole.stdout
-    assert [name for name, state in states.items() if state == "skipped"] == ["write-back"]
+    assert (whole.status, set(states.values())) == (0, {"ok"}), whole.stdout
     assert all(check.keys() == {"name", "state", "found", "advice"} for check in whole.document["checks"])
     assert judge.calls == 1
     assert (without_judge.status, judge.calls) == (0, 1)
     assert re.search(r"^skipped +judge +--no-judge", without_judge.stdout, re.MULTILINE)
-    assert without_judge.stdout.endswith(f"{len(states) - 2} ok, 0 failed, 2 skipped\n")
+    assert without_judge.stdout.endswith(f"{len(states) - 1} ok, 0 failed, 1 skipped\n")
     assert wrong_use.status == 2
 
 
@@ -154,13 +152,6 @@ async def test_a_role_without_the_privileges(database_url: str) -> None:
 
     assert "pauses, sessions" in fault
     assert "GRANT SELECT, INSERT, UPDATE, DELETE" in fault
-
-
-async def test_a_role_that_may_not_use_the_schema(database_url: str) -> None:
-    async with role_on(database_url, "REVOKE USAGE ON SCHEMA public FROM PUBLIC") as url:
-        fault = the_fault(await look_at_database(url), "database-tables")
-
-    assert "the user lacks a permission" in fault
 
 
 async def test_a_read_only_database(database_url: str) -> None:
@@ -288,17 +279,9 @@ async def test_a_source_that_cannot_be_read(tarsy_database_url: str) -> None:
         lacking = await look_at_source(SCORING_TIMELINE_DATABASE_URL=url, **tarsy)
 
     assert "connection refused" in the_fault(away, "source")
-    assert skipped(away) == {"write-back"}
     fault = the_fault(lacking, "source")
     assert all(f"SELECT on {table}" in fault for table in ("stages", "agent_executions", "timeline_events"))
     assert "grant it to the role" in fault
-
-
-async def test_a_write_back_that_lacks_its_grants(tarsy_database_url: str) -> None:
-    async with role_on(tarsy_database_url) as url:
-        results = await look_at_source(SCORING_WRITE_BACK_DATABASE_URL=url)
-
-    assert "INSERT on session_scores" in the_fault(results, "write-back")
 
 
 async def test_a_judge_that_refuses_the_key(judge: ScriptedJudge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,20 +291,3 @@ async def test_a_judge_that_refuses_the_key(judge: ScriptedJudge, monkeypatch: p
     results = await run_checks(judge_checks(load_settings({"OPENAI_BASE_URL": judge.base_url}), with_judge=True))
 
     assert "sk-planted" not in the_fault(results, "judge")
-
-
-async def test_every_judge_that_does_not_answer_is_named(judge: ScriptedJudge, tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    providers = {"here": judge.base_url, "away": f"http://{DEAD}/v1", "gone": f"http://{DEAD}/v2"}
-    described = {
-        name: {"base_url": url, "model": "scripted-judge", "api_key_env": None} for name, url in providers.items()
-    }
-    config.write_text(json.dumps({"providers": described, "defaults": {"providers": [*providers]}}))
-
-    results = await run_checks(judge_checks(load_settings({"SCORING_CONFIG": str(config)}), with_judge=True))
-
-    fault = the_fault(results, "judge")
-    assert "here: scripted-judge answered in" in fault
-    reason = "could not be reached, or broke off (ConnectionRefusedError)"
-    assert all(f"{reason} ({providers[n]})" in fault for n in ("away", "gone"))
-    assert "check base_url, model and key" in fault

@@ -8,13 +8,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from builders import connected
 from infrastructure import Topics, wait_until
 from processes import Finished, Service, assert_whole
-from tarsy_scoring.cli import cli
-from tarsy_scoring.errors import ConfigurationError
 
 FAILED, USAGE_ERROR = 1, 2
 
@@ -29,29 +26,6 @@ def configured(service: Service, config: Mapping[str, Any]) -> dict[str, str]:
     path = service.folder / "config.yaml"
     path.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
     return {"SCORING_CONFIG": str(path)}
-
-
-def test_a_wrong_environment_refuses_the_start() -> None:
-    right = {
-        "SCORING_DATABASE_URL": "postgresql://u@h/d",
-        "SCORING_KAFKA_BOOTSTRAP_SERVERS": "h:1",
-        "OPENAI_API_KEY": "k",
-    }
-    right |= {"SCORING_TIMELINE_SOURCE": "files", "SCORING_TIMELINE_DIR": "."}
-    for env, words in [
-        ({"SCORING_DATABASE_URL": ""}, ["SCORING_DATABASE_URL", "postgresql://"]),
-        ({"SCORING_DATABASE_URL": "mysql://u:planted@h/d"}, ["SCORING_DATABASE_URL", "postgresql://"]),
-        ({"SCORING_KAFKA_BOOTSTRAP_SERVERS": ""}, ["SCORING_KAFKA_BOOTSTRAP_SERVERS"]),
-        ({"SCORING_TIMELINE_SOURCE": ""}, ["SCORING_TIMELINE_SOURCE", "tarsy-db"]),
-        ({"SCORING_TIMELINE_DIR": "nowhere"}, ["SCORING_TIMELINE_DIR", "nowhere"]),
-        ({"SCORING_SLOTS": "many"}, ["SCORING_SLOTS", "integer"]),
-        ({"OPENAI_API_KEY": ""}, ["OPENAI_API_KEY", "not set", "api_key_env: null"]),
-        ({"SCORING_CONFIG": "nowhere.yaml"}, ["nowhere.yaml"]),
-    ]:
-        ended = CliRunner().invoke(cli, ["worker"], env=right | env)
-        assert isinstance(ended.exception, ConfigurationError), env
-        assert [w for w in words if w not in str(ended.exception)] == [], env
-        assert "planted" not in str(ended.exception)
 
 
 async def test_a_database_without_tables_refuses_the_start_until_migrated(
@@ -179,11 +153,3 @@ async def test_a_worker_waiting_for_its_database_can_be_stopped(service: Service
     await worker.says("database.away")
     assert await worker.stop() == 0
     assert "planted-password" not in worker.log
-
-
-async def test_a_port_that_is_taken_is_named(service: Service) -> None:
-    first = service.worker()
-    port = (await first.says("service.starting"))["metrics_port"]
-    ended = await service.run("worker", SCORING_METRICS_PORT=str(port))
-    assert ended.status == FAILED
-    assert str(port) in one_sentence(ended)

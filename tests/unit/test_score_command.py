@@ -17,8 +17,6 @@ from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNot
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.scoring.dry_run import DryRun, dry_run
 from tarsy_scoring.timeline.render.context import estimate_tokens
-from tarsy_scoring.timeline.text import storable
-from unit.timeline.poisoned import poisoned, texts_of
 from unit.timeline.sessions import call, event, of_events
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "score-document.v1.json").read_text(encoding="utf-8"))
@@ -127,23 +125,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return call_it
 
 
-PLANS: list[tuple[dict[str, Any], str]] = [
-    ({}, "2 calls with full answers: up to 0.0"),
-    ({"criteria": "cli-tool-use"}, "1 call with full answers: up to 0.0"),
-    ({"judge": {"enabled": False}}, "no model would be called"),
-]
-
-
-def test_dry_run_prints_calls_and_cost(run: Run) -> None:
-    """The text promises no more than was computed."""
-    for chain, says in PLANS:
-        result = run(SESSION, "--dry-run", chain=chain)
-
-        assert (result.exit_code, says in result.stderr) == (0, True), result.output
-        assert "at most" not in result.stderr
-        assert ("reminders and repairs not counted" in result.stderr) is ("judge" not in chain)
-
-
 def test_dry_run_as_json_has_calls_tokens_and_cost(run: Run) -> None:
     result = json.loads(run(SESSION, "--dry-run", "--json", chain={"samples": 2}).stdout)
 
@@ -196,37 +177,6 @@ def test_the_failed_document_has_the_chain_of_the_option(run: Run) -> None:
     assert json.loads(result.stdout)["chain_id"] == "k"
 
 
-def test_citations_that_do_not_hold_are_in_the_document_and_in_the_text(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A quotation that holds does not hide an id without an entry in its sentence."""
-    cites = f'E3 and E99 say "the disk is full". "look" is in E2, as E1 says: "the disk is full".\n{ANALYSIS}'
-    session = SESSION | {"final_analysis": "the disk is full"}
-
-    def judging(_: Settings) -> dict[str, FakeJudge]:
-        judge = FakeJudge(cites, MISSING_TOOLS)
-        judge.provider = "main"
-        return {"main": judge}
-
-    monkeypatch.setattr("tarsy_scoring.judge.ask.client.create_clients", judging)
-
-    document, text = json.loads(run(session, "--json").stdout), run(session).stdout
-
-    jsonschema.validate(document, SCHEMA)
-    assert document["grounding"] == {
-        "checked": 4,
-        "held": 2,
-        "share": 0.5,
-        "failed": [
-            {"entry": "E99", "quotation": None, "reason": "no_such_entry", "found_in": None},
-            {"entry": "E2, E1", "quotation": "the disk is full", "reason": "other_entry", "found_in": "E3"},
-        ],
-    }
-    assert (
-        'citations: 2 of 4 hold\n  no_such_entry E99\n  other_entry E2, E1 "the disk is full" (stands in E3)\n' in text
-    )
-
-
 THRESHOLDS = [
     pytest.param({"pass_threshold": 40}, {}, 70, False, id="the-criteria's-before-the-default"),
     pytest.param({"pass_threshold": 90}, {"pass_threshold": 40}, 40, True, id="the-chain's-before-both"),
@@ -268,20 +218,6 @@ def test_the_nearest_threshold_decides(
     assert f"judge: {'passed' if passed else 'FAILED'}, threshold {threshold} of 100\n" in text
 
 
-def test_a_file_that_can_be_read_only_once_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe is empty the second time, so the document takes the session id from the file name."""
-
-    def load_once(path: Path, _: int) -> Any:
-        path.write_text("", encoding="utf-8")
-        raise SessionNotTerminal("still runs")
-
-    monkeypatch.setattr("tarsy_scoring.commands.score.load_session_file", load_once)
-
-    document = json.loads(run(SESSION, "--json", name="piped").stdout)
-
-    assert (document["session_id"], document["error_kind"]) == ("piped", "session_not_terminal")
-
-
 def test_a_file_that_is_too_large_is_a_failed_document(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not read for its other fields either."""
     monkeypatch.setenv("SCORING_MAX_SESSION_BYTES", "100")
@@ -303,16 +239,6 @@ def test_a_file_without_a_session_is_a_configuration_error(run: Run, content: An
 
     assert isinstance(result.exception, ConfigurationError)
     assert result.stdout == ""
-
-
-def test_a_session_full_of_unstorable_text_is_printed(run: Run) -> None:
-    """NUL and lone surrogates do not break the one document."""
-    result = run(poisoned(), "--no-judge", "--json", chain={"command_pattern": "(?s)kubectl (.*)"})
-
-    document = json.loads(result.stdout)
-    jsonschema.validate(document, SCHEMA)
-    assert (document["status"], document["error_kind"]) == ("failed", "evidence_incomplete")
-    assert [text for text in texts_of(document) if text != storable(text)] == []
 
 
 def test_answer_is_judged_against_a_reference(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import difflib
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -61,28 +60,16 @@ def list_criteria(as_json: bool) -> None:
 
 @criteria.command("show")
 @click.argument("name")
-@click.option(
-    "--prompt", "only_prompt", is_flag=True, help="The messages that open the conversation, without evidence."
-)
 @json_option
-def show_criteria(name: str, only_prompt: bool, as_json: bool) -> None:
+def show_criteria(name: str, as_json: bool) -> None:
     """
     Show everything that the judge is instructed with.
 
     That is the file and the text that code adds to it. NAME is a name from `list` or the path of a file. The
-    part above the second comment is a complete criteria file, ready to be copied. --prompt fills in
-    {{OUTPUT_SCHEMA}}, which is the same for every session; the two placeholders of the evidence stay.
+    part above the second comment is a complete criteria file, ready to be copied. `score FILE --dry-run` shows
+    the prompt of a session.
     """
     found, source = _locate(name, "NAME")
-    if only_prompt:
-        evidence: Any = SimpleNamespace(alert="{{ALERT_DATA}}", conversation="{{SESSION_CONVERSATION}}")
-        messages = found.open_conversation(evidence)
-        if as_json:
-            print_json({"messages": [{"role": m.role, "content": m.content} for m in messages]})
-            return
-        for message in messages:
-            click.echo(f"--- {message.role} ---\n{message.content}")
-        return
     added = {"criteria_hash": found.criteria_hash, "source": source}
     added |= {key: found.content[key] for key in ("added_by_code", "prompt_hashes")}
     if as_json:
@@ -201,19 +188,13 @@ def _validated(file: Path) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML with multi-line texts as blocks and lists of numbers on one line."""
+    """YAML with multi-line texts as blocks."""
 
 
 _Dumper.add_representer(
     str,
     lambda dumper, text: dumper.represent_scalar(
         "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-    ),
-)
-_Dumper.add_representer(
-    list,
-    lambda dumper, items: dumper.represent_sequence(
-        "tag:yaml.org,2002:seq", items, flow_style=all(isinstance(item, int) for item in items)
     ),
 )
 

@@ -15,6 +15,11 @@ from tarsy_scoring.commands.shared import (
     run_on_parts,
 )
 
+MOST_APPROACHES, MOST_TOOLS = 20, 50  # the most frequent ones
+
+_since = click.option("--since", type=moment, help="Only scores completed since (RFC 3339, or a date).")
+_chain = click.option("--chain", metavar="NAME", help="Only scores of this chain.")
+
 
 @click.group(no_args_is_help=True)
 def report() -> None:
@@ -22,15 +27,10 @@ def report() -> None:
 
 
 @report.command("approaches")
-@click.option(
-    "--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date)."
-)
-@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
-@click.option(
-    "--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="Number of approaches."
-)
+@_since
+@_chain
 @json_option
-def approaches(since: datetime | None, chain: str | None, limit: int, as_json: bool) -> None:
+def approaches(since: datetime | None, chain: str | None, as_json: bool) -> None:
     """
     Report which better approaches judges named.
 
@@ -38,15 +38,13 @@ def approaches(since: datetime | None, chain: str | None, limit: int, as_json: b
     approaches. The newest 2,000 of the period are compared.
     """
     selection = Selection(chain=chain, since=since)
-    found = run_on_parts(lambda parts: read_approaches(parts.database, selection, limit))
+    found = run_on_parts(lambda parts: read_approaches(parts.database, selection, MOST_APPROACHES))
     if as_json:
         print_json(found)
         return
     print_text("approaches.txt", {"approaches": found.approaches})
     if found.approaches_left_out:
-        click.echo(
-            f"{found.approaches_left_out:,} rarer ones are left out; raise --limit to see them", err=True
-        )
+        click.echo(f"{found.approaches_left_out:,} rarer ones are left out", err=True)
     if found.is_cut:
         click.echo(
             f"only the newest {MOST_READ:,} approaches were compared; name a chain or a later --since",
@@ -55,16 +53,10 @@ def approaches(since: datetime | None, chain: str | None, limit: int, as_json: b
 
 
 @report.command("missing-tools")
-@click.option(
-    "--since",
-    type=moment,
-    metavar="TIME",
-    help="Only scores completed since (RFC 3339, or a date). Default: all time; the page shows 90 days.",
-)
-@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="Number of tools.")
+@_since
+@_chain
 @json_option
-def missing_tools(since: datetime | None, chain: str | None, limit: int, as_json: bool) -> None:
+def missing_tools(since: datetime | None, chain: str | None, as_json: bool) -> None:
     """
     Report which tool to build next, with the reasons.
 
@@ -74,5 +66,5 @@ def missing_tools(since: datetime | None, chain: str | None, limit: int, as_json
 
     selection = Selection(chain=chain, since=since)
     with Console(stderr=True).status("reading ..."):  # prints nothing where stderr is no terminal
-        made = run_on_parts(lambda parts: make_report(parts.database, selection, limit))
+        made = run_on_parts(lambda parts: make_report(parts.database, selection, MOST_TOOLS))
     print_json(document_of(made)) if as_json else click.echo(markdown(made), nl=False)

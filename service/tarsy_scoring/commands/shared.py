@@ -117,7 +117,7 @@ def collected_warnings() -> Iterator[list[dict[str, Any]]]:
 
     The list has the warnings when the block has ended: each with `event` and fields.
     """
-    from structlog.testing import capture_logs  # made for tests, and does what is needed here
+    from structlog.testing import capture_logs  # made for tests
 
     warnings: list[dict[str, Any]] = []
     with capture_logs() as lines:

@@ -14,7 +14,6 @@ from tarsy_scoring.kafka.connect import BrokerAway, check_brokers
 from tarsy_scoring.kafka.examine import TopicFacts, has_codecs, read_topics
 from tarsy_scoring.kafka.publisher import MAX_REQUEST_BYTES
 from tarsy_scoring.kafka.security import connection_options
-from tarsy_scoring.tarsy.write_back import open_write_back_tarsy
 from tarsy_scoring.timeline.sources import open_timeline_source
 
 QUESTION = Question("analysis", [Message("user", "Reply with the word ready.")])
@@ -98,7 +97,7 @@ class _BrokerLooks:
 
 
 def source_checks(settings: Settings) -> list[Check]:
-    """TARSy checks: the source and the write-back."""
+    """The check of the timeline source."""
 
     async def source() -> str:
         if settings.timeline_source is None:
@@ -110,18 +109,7 @@ def source_checks(settings: Settings) -> list[Check]:
             await opened.close()
         return f"{settings.timeline_source} can be read"
 
-    async def write_back() -> str:
-        if settings.write_back_database_url is None:
-            raise NotChecked("SCORING_WRITE_BACK_DATABASE_URL is not set")
-        tarsy = open_write_back_tarsy(settings)
-        try:
-            async with tarsy.transaction():
-                pass
-        finally:
-            await tarsy.close()
-        return f"scores can be written to {tarsy.place}"
-
-    return [Check("source", source), Check("write-back", write_back)]
+    return [Check("source", source)]
 
 
 def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:

@@ -273,25 +273,8 @@ def test_unusable_settings_are_refused_at_the_start(run: Run) -> None:
     assert says in str(run(command=migrate, **{variable: value}).exception)
 
 
-def test_unusable_api_settings_are_refused(run: Run) -> None:
-    for variable, value, says in (
-        ("SCORING_API_HOST", "0.0.0.0", "SCORING_API_OPEN=true"),
-        ("SCORING_TRUSTED_PROXIES", "10.0.0.7", "SCORING_TRUSTED_PROXY_SECRET"),
-        ("SCORING_TRUSTED_PROXIES", "10.0.0.300", "SCORING_TRUSTED_PROXIES"),
-        ("SCORING_API_TOKENS_FILE", "/nowhere/tokens.yaml", "SCORING_API_TOKENS_FILE"),
-        ("SCORING_API_TOKENS_FILE", "/dev/null", "valid list"),
-    ):
-        refused = run(**{variable: value})
-        assert isinstance(refused.exception, ConfigurationError)
-        assert says in str(refused.exception)
-
-
 def test_an_unknown_role_is_refused(run: Run) -> None:
     for roles in ("", " ", ",", "intake,", "juge"):
         refused = run("--only", roles, command=worker, SCORING_TIMELINE_SOURCE="")  # or it would run if it were taken
         assert refused.exit_code == 2
         assert "no role is called" in refused.stderr
-
-
-def test_a_deliberately_open_api_is_accepted(run: Run) -> None:
-    assert run(SCORING_API_HOST="0.0.0.0", SCORING_API_OPEN="true").exit_code == 0

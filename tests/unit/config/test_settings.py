@@ -139,12 +139,6 @@ def test_gates_of_a_chain_replace_those_of_the_defaults(tmp_path: Path) -> None:
     assert settings.config.gates.work_dir == "/s/{session_id}/x-{session_id}"
 
 
-def test_commands_are_found_by_a_pattern_and_in_named_tools(tmp_path: Path) -> None:
-    chain = load(tmp_path, "chains: {k: {command_pattern: 'my-tool\\s+(\\S+)', shell_tools: [shell.run]}}").chain("k")
-
-    assert (chain.command_pattern, chain.shell_tools) == (r"my-tool\s+(\S+)", ("shell.run",))
-
-
 def test_variables_fill_the_yaml(tmp_path: Path) -> None:
     """`${VAR:-default}` becomes the variable or else the default, anywhere in a string."""
     text = "providers: {a: {base_url: 'https://${HOST:-judge}.example/v1', model: '${MODEL}', timeout_s: '${T:-5}'}}"
