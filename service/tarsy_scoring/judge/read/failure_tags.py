@@ -71,7 +71,7 @@ def _sentences(analysis: str) -> Iterator[str]:
 _FOUND = (
     "found|observed|present|seen|detected|identified|applicable|appl(?:y|ied)|occur(?:red)?|evident|assigned"
 )
-# A list of what is not there: `Not observed: X, Y`.
+# A list of absent things: `Not observed: X, Y`.
 _DENIED_LIST = re.compile(rf"\b(?:not|none|never) (?:\w+ )?(?:{_FOUND})\W*:")
 _CLAUSE_END = re.compile(
     r".*(?:[:;(]| - |->|→|, (?:the agent|it|i|we|there)\b"
