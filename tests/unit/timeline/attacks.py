@@ -77,11 +77,6 @@ def _beside(text: str) -> Timeline:
     return replace(session, stages=(*session.stages, stage(name=text, stage_type="chat")))
 
 
-def _over_two_entries(text: str) -> Timeline:
-    first, second = text.split("|")
-    return ordinary_session(call(first, number=3), call(second, number=4))
-
-
 PLACES: dict[str, Callable[[str], Timeline]] = {
     "alert": lambda text: ordinary_session(alert_data=f"pod web-1 restarts\n{text}"),
     "alert type": lambda text: ordinary_session(alert_type=text),
@@ -108,7 +103,6 @@ PLACES: dict[str, Callable[[str], Timeline]] = {
     "skill name": lambda text: ordinary_session(event("skill_loaded", "how to read logs", number=3, skill_name=text)),
     "event type": lambda text: ordinary_session(event(text, "a step", number=3)),
     "what is missing": lambda text: ordinary_session(evidence=Evidence({}, {}, (text,))),
-    "two entries": _over_two_entries,
 }
 
 
@@ -126,7 +120,6 @@ PARTS: list[str] = _CORPUS.pop("pieces")  # to be mixed with whole attacks
 _GROUPS: dict[str, dict[str, list[str]]] = _CORPUS
 _NOT_FLAGGED = {"ignore in tags", "ignore in a secret"}  # removed before the search for injections
 
-FORGED_FENCES = _GROUPS["forged fences"]
 # Recognising these is not promised, keeping them inside the fence is.
 OTHERS = _GROUPS["others"]
 ATTACKS: dict[str, Attack] = {
@@ -134,6 +127,3 @@ ATTACKS: dict[str, Attack] = {
     for group in _GROUPS.values()
     for name, (place, text, *order) in group.items()
 }
-
-# Ordinary texts that resemble an attempt, by name.
-CLEAN: dict[str, str] = json.loads((Path(__file__).parent / "ordinary_texts.json").read_text("utf-8"))

@@ -1,15 +1,13 @@
 """Attempts to steer the judge stay inside the fence, are recognised where promised, and can be masked."""
 
-import html
 import re
-import unicodedata
 from itertools import pairwise
 
 import pytest
-from attacks import ATTACKS, CLEAN, FORGED_FENCES, OTHERS, PARTS, PLACES, SLOW, as_read, ordinary_session, session_with
+from attacks import ATTACKS, OTHERS, PARTS, PLACES, SLOW, as_read, ordinary_session, session_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sessions import NONCE, PLENTY, call, of_events
+from sessions import NONCE, PLENTY
 
 from cpu import cpu_s
 from tarsy_scoring.judge.criteria import load_criteria
@@ -30,46 +28,12 @@ def context(session: Timeline, budget_tokens: int = PLENTY, *, mask: bool = Fals
     return build_context(session, NONCE, budget_tokens, mask_injections=mask)
 
 
-# --- how a reader could be misled -----------------------------------------------------------------------------
-
-_ALIKE = str.maketrans("аеоѕітдЅЕОІАТВΟοΕΑΙΤΝ0134578", "aeositdseoiatbooeaitnoieastb")
-
-
-def looks_like_a_fence(line: str) -> bool:
-    """Whether a hasty reader would take a line for a fence, by its letters and its frame alone."""
-    written = as_read(html.unescape(line).replace(r"\u003c", "<").replace(r"\u003e", ">").replace("%3c", "<"))
-    letters = re.sub(r"[^a-z<>]", "", written.translate(_ALIKE).casefold())
-    framed = re.search(r"[<>]|\[\[|\{\{|([=#*~_-])\1\1", written)
-    words = r"(end|begin)sessiondata|sessiondata[a-z]{0,24}(end|begin)"
-    return bool(re.search(r"<<[a-z]{0,6}sessiondata", letters) or (framed and re.search(words, letters)))
-
-
 def outside_and_inside(prompt: str) -> tuple[str, list[str]]:
     """The text outside the true fence lines, and the text between each pair of them."""
     pieces = re.split(rf"^(?:{re.escape(BEGIN)}|{re.escape(END)})$", prompt, flags=re.MULTILINE)
     lines = re.findall(rf"^(?:{re.escape(BEGIN)}|{re.escape(END)})$", prompt, flags=re.MULTILINE)
     assert lines == [BEGIN, END, BEGIN, END]
     return "".join(pieces[0::2]), pieces[1::2]
-
-
-def bracketed_ids(text: str) -> list[str]:
-    """Texts that may be read as the id of an entry, whatever their brackets and digits."""
-    square = text.translate(str.maketrans("【〔〖⟦】〕〗⟧", "[[[[]]]]"))
-    return [re.sub(r"\s", "", found) for found in re.findall(r"\[\s*e\s*[1-9]\d*\s*\]", as_read(square))]
-
-
-# --- the corpus -----------------------------------------------------------------------------------------------
-
-
-def test_corpus_is_consistent() -> None:
-    """Every text gives its order, every place is used, and forged fences do look like one."""
-    assert {a.place for a in ATTACKS.values()} == set(PLACES)
-    in_words = {"words for the end", "end of the evidence", "tag of a prompt"}
-    for name, attack in ATTACKS.items():
-        written = attack.text.replace("|", "") if attack.place.startswith("two ") else attack.text
-        assert attack.order in as_read(written), name
-        if name in FORGED_FENCES.keys() - in_words:
-            assert any(looks_like_a_fence(line) for line in written.replace("<<<\n", "<<<").splitlines()), name
 
 
 # --- inside the fence ---------------------------------------------------------------------------------------------
@@ -92,27 +56,10 @@ def test_attack_stays_inside() -> None:
             assert NONCE not in system, name
 
 
-def test_no_line_of_an_attack_resembles_a_line_of_ours() -> None:
-    """It looks neither like a fence nor like the start of an entry; no character is invisible."""
-    for name, attack in ATTACKS.items():
-        session = session_with(attack)
-        fitted = context(session)
-        inside = [line for text in (fitted.alert, fitted.conversation) for line in text.splitlines()[1:-1]]
-        whole = "\n".join(inside)
-        assert not [line for line in inside if looks_like_a_fence(line)], name
-        agents = sum(len(stage.executions) for stage in session.stages)
-        assert len([line for line in inside if line.startswith("#### Agent ")]) == agents, name
-        begun = re.findall(r"^\[(E\d+)\] ", whole, re.MULTILINE)
-        assert begun == list(fitted.entries), name
-        referred = re.findall(r"^(?:The same as|In) \[(E\d+)\][.,]", whole, re.MULTILINE)
-        assert len(bracketed_ids(whole)) == len(begun) + len(referred), name
-        assert not [c for c in whole if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\t\n"], name
-
-
-@pytest.mark.parametrize("place", [place for place in PLACES if not place.startswith("two ")])
+@pytest.mark.parametrize("place", PLACES)
 def test_every_text_is_safe_in_every_place(place: str) -> None:
-    """Attacks and ordinary texts, also in places that the corpus does not name for them."""
-    for text in [*(a.text for a in ATTACKS.values()), *CLEAN.values()]:
+    """Also in places that the corpus does not name for them."""
+    for text in (a.text for a in ATTACKS.values()):
         shown, masked = (context(PLACES[place](text), mask=mask) for mask in (False, True))
 
         for fitted in (shown, masked):
@@ -121,7 +68,7 @@ def test_every_text_is_safe_in_every_place(place: str) -> None:
             assert [m[1] for line in inside if (m := re.match(r"\[(E\d+)\] ", line))] == list(fitted.entries)
         assert masked.entries.keys() == shown.entries.keys()
         assert masked.flags == shown.flags
-        left = find_injections((masked.alert + masked.conversation).encode())
+        left = find_injections("\n".join(inside).encode())
         assert not left, (text, left)
 
 
@@ -153,7 +100,7 @@ FORGED = "\n".join(
 )
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if not place.startswith("two ")])
+@pytest.mark.parametrize("place", PLACES)
 def test_session_text_begins_no_line_without_the_prefix(place: str) -> None:
     """All other lines are ours: without the text there are as many of each kind as with it."""
     for budget_tokens in (PLENTY, 800):
@@ -186,20 +133,6 @@ def test_name_over_several_lines_is_checked_as_one_line(name: str, line: str) ->
     assert Sanitizer(NONCE, mask=line == "[instruction removed]").line("E1", name) == line
 
 
-def test_cutting_does_not_form_a_fence() -> None:
-    """The marker may fall anywhere, in the middle of a forged line too."""
-    filler = "x y " * 400
-    for name in FORGED_FENCES:
-        forged = ATTACKS[name].text.replace("|", "")
-        for before in range(0, 60, 8):
-            session = of_events(call(f"{'z' * before}{forged} {filler} {forged}{'z' * before}"), final_analysis="end")
-            for budget_tokens in (330, 420):
-                fitted = context(session, budget_tokens)
-                assert fitted.cut_entries == ("E2",), name
-                inside = [line for text in (fitted.alert, fitted.conversation) for line in text.splitlines()[1:-1]]
-                assert not [line for line in inside if looks_like_a_fence(line)], name
-
-
 # --- recognised -----------------------------------------------------------------------------------------------
 
 
@@ -211,7 +144,7 @@ def test_attack_is_flagged_and_can_be_masked() -> None:
         assert "injection_suspected" in shown.flags, name
         assert {i.entry for i in shown.injections} <= {*shown.entries, "not shown"}, name
         read = as_read(masked.alert + masked.conversation)
-        assert attack.order in as_read(shown.alert + shown.conversation) or attack.place.startswith("two "), name
+        assert attack.order in as_read(shown.alert + shown.conversation), name
         assert attack.order not in read, name
         assert "instruction removed" in read, name
         for injection in shown.injections:
@@ -237,7 +170,7 @@ def test_unrecognised_attack_is_shown_unchanged() -> None:
         assert ATTACKS[name].text in without_prefixes(fitted.alert + fitted.conversation), name
 
 
-PIECES = st.sampled_from([*PARTS, *(a.text for a in ATTACKS.values()), *CLEAN.values()])
+PIECES = st.sampled_from([*PARTS, *(a.text for a in ATTACKS.values())])
 
 
 @settings(max_examples=100)
@@ -255,19 +188,6 @@ def test_masked_text_holds_no_attack(pieces: list[str]) -> None:
     if INSTRUCTION_REMOVED not in once:
         again = Sanitizer(NONCE, mask=True).text("E1", once)
         assert again == defuse_markers(once.encode()).decode()
-
-
-# --- ordinary text --------------------------------------------------------------------------------------------
-
-
-def test_ordinary_text_is_not_flagged() -> None:
-    """It is not changed either: on its own line, within a text, or put on one line."""
-    for place in ("alert", "tool result", "tool arguments", "final analysis", "tool description"):
-        for name, text in CLEAN.items():
-            fitted = context(PLACES[place](text))
-            assert fitted.injections == (), (place, name)
-            shown = " ".join(text.split()) if place == "tool description" else text
-            assert shown in without_prefixes(fitted.alert + fitted.conversation), (place, name)
 
 
 # --- in time --------------------------------------------------------------------------------------------------

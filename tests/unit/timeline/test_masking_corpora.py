@@ -10,6 +10,8 @@ import re
 
 import corpus
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sessions import NONCE
 
 from tarsy_scoring.timeline.clean.masking import Masking, find_secrets, mask_secrets
@@ -58,7 +60,6 @@ def test_what_looks_like_a_secret_behind_an_announcing_word_is_masked(text: str,
 @pytest.mark.parametrize(
     "text",
     [
-        '"csrfToken": "fLl9RRkz8D2YVCDD0qpm"',
         "password: {{ randAlphaNum 16 | b64enc | quote }}",
         "Accepted publickey for deploy, auth ok: ED25519 SHA256:fLl9RRkz8D2YVCDD0qpm",
         "token of pod checkout-7d9c4f5b6d-x2lqp at 2024-03-03T11:22:09Z, trace 5feceb66ffc86f38d952786c6d696c79",
@@ -164,3 +165,30 @@ def test_own_shapes_are_masked() -> None:
 
     assert safe == ["in with BDG-[REDACTED:badge#1]", "[REDACTED:desk#2], not desk 7, 471147"]
     assert len({Masking().policy, masking.policy, Masking({"badge": "BDG"}).policy}) == 3
+
+
+@pytest.mark.parametrize(
+    ("manifest", "value"),
+    [
+        ("apiVersion: v1\ndata:\n  user: aHVudGVyMg==\nkind: Secret\n", "aHVudGVyMg=="),
+        ("apiVersion: v1\nkind: Secret\nstringData:\n  user: some words\ntype: Opaque", "some words"),
+        ('{"apiVersion":"v1","data":{"user":"aHVudGVyMg=="},"kind":"Secret"}', "aHVudGVyMg=="),
+    ],
+)
+def test_values_of_a_kubernetes_secret_are_masked(manifest: str, value: str) -> None:
+    assert mask_secrets(manifest) == manifest.replace(value, "[REDACTED:secret#1]")
+
+
+@given(st.text())
+def test_any_text_can_be_masked(text: str) -> None:
+    """This includes lone surrogates, NUL and other alphabets; text without a marker is unchanged."""
+    masked = mask_secrets(text)
+
+    assert masked == text or "[REDACTED:" in masked
+
+
+@given(st.text("abcXYZ019_-", min_size=1, max_size=30), st.text("é漢😀\n ", max_size=9))
+def test_assigned_password_never_survives(secret: str, noise: str) -> None:
+    masked = mask_secrets(f"{noise}\nexport DB_PASSWORD='#{secret}#'\n{noise}")
+
+    assert f"#{secret}#" not in masked

@@ -24,18 +24,7 @@ class Candidate:
         self.before = data[max(0, start - 80) : start]
         self.value = data[start : min(end, start + 400)].strip(b"\\\"' \t\r\n")
         self.after = data[end : end + 120]
-        self.is_quoted = self.before.endswith((b'"', b"'", b"`", b"quot;", b"%22", b"%27")) or (
-            self.before.endswith(b"=") and _is_in_quotes(self)
-        )
-
-
-_QUOTED_NAME = re.compile(rb"(?:\A|[\s\[(,])([\"'])[\w.-]+=\Z")
-
-
-def _is_in_quotes(it: Candidate) -> bool:
-    """Whether a value and a name stand in quotation marks together: `'DB_PASSWORD=x(4)y'`."""
-    mark = _QUOTED_NAME.search(it.before)
-    return mark is not None and it.after.startswith(mark[1])
+        self.is_quoted = self.before.endswith((b'"', b"'", b"`", b"quot;", b"%22", b"%27"))
 
 
 # --- traits ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tarsy_scoring.timeline.clean.harmless import Candidate, is_harmless
 from tarsy_scoring.timeline.clean.patterns import compile_bytes, read_rules
-from tarsy_scoring.timeline.clean.values import READERS, STRETCH_BYTES, Checks, Secret, Value, template_end
+from tarsy_scoring.timeline.clean.values import READERS, STRETCH_BYTES, Checks, Secret, Value
 
 
 class _Link(NamedTuple):
@@ -97,7 +97,6 @@ def find_named(data: bytes, checks: Checks) -> Iterator[Secret]:
         link, value_start = joined
         value = READERS[link.value](data, value_start)
         if value is None or value[1] <= value[0]:
-            position = max(position, template_end(data, value_start))
             continue
         reasons = link.unless if link.alone and "vague" not in level.unless else (*level.unless, *link.unless)
         if not is_harmless(Candidate(data, value), reasons):
@@ -113,7 +112,6 @@ _REASONS = ("placeholder", "weak", "stated", "nearby")
 _REACH = 140  # bytes behind a word, on the same line and the next one
 _IN_VALUE = rb"[^\s\"'`<>\[\]{},;|\\()\x80-\xff]"
 _VALUE = re.compile(_IN_VALUE + rb"{6,200}")
-_IDENTIFIER = re.compile(rb"[\w-]{0,60}")
 # The rest of a name whose word was found: up to the value, or the end of the word.
 _REST = re.compile(rb"[\w.$-]{0,60}(?:=>?|:=?)(?=[^/=:\s])|" + _IN_VALUE + rb"{0,200}")
 _NAME_BEFORE = re.compile(rb"(?:[\w.$-]{1,60}(?:=>?|:=?|::)(?=[^/=:\s]))*")
@@ -131,9 +129,9 @@ def find_nearby(data: bytes, checks: Checks) -> Iterator[Secret]:
     """
     position = seen = 0
     while (match := _ANNOUNCING.search(data, position)) is not None and not checks.are_words_used_up():
-        first, position = match.span()
+        position = match.end()
         end = _reach(data, position)
-        if _ODD.search(data, position, end) is None or _names_another_thing(data, first, position):
+        if _ODD.search(data, position, end) is None:
             continue
         rest = _REST.match(data, position)
         for value in _values(data, max(seen, rest.end() if rest else position), end):
@@ -142,13 +140,6 @@ def find_nearby(data: bytes, checks: Checks) -> Iterator[Secret]:
                 return
             if not is_harmless(Candidate(data, value), _REASONS):
                 yield Secret(*value, "secret")
-
-
-def _names_another_thing(data: bytes, start: int, end: int) -> bool:
-    """Whether a word belongs to a name such as `csrf_token` or `password_policy`."""
-    name = _IDENTIFIER.match(data, end)
-    level = _level_at(data, start, name.end() if name else end)
-    return bool(level.names) and not level.kind
 
 
 def _reach(data: bytes, position: int) -> int:

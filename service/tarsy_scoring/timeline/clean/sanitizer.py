@@ -69,39 +69,11 @@ _COMPATIBLE_PATTERN = (
 _DIRT_PATTERN = rf"[\x00-\x08\x0b-\x1f\x7f]|{_INVISIBLE_PATTERN}|{_COMPATIBLE_PATTERN}"
 
 
-# By Latin letter: digits, then Cyrillic, Greek and phonetic letters that look like it.
-_ALIKE_GROUPS = ["a4аАΑ", "b8ВΒ", "dԁ", "e3еЕΕ", "gɡ", "i1lіІΙı", "o0оОΟο", "s5ѕЅ", "t7тТΤ"]
-_ALIKE = {group[0]: group[1:] for group in _ALIKE_GROUPS}
-
-
-def _spelled(word: str) -> str:
-    """A pattern for a word in any case, spaced out or written with lookalike letters."""
-    letters = []
-    for letter in word:
-        alike = _ALIKE.get(letter, "")
-        one = f"[{letter}{''.join(filter(str.isascii, alike))}]"
-        # The engine would fold single bytes of UTF-8, so these letters match case-sensitively.
-        others = "|".join(c for c in alike if not c.isascii())
-        letters.append(f"(?:{one}|(?-i:{others}))" if others else one)
-    return "[ ._*~-]?".join(letters)
-
-
-# `<`, the escapes in HTML, JSON and URLs, the small form, angle quotation marks and brackets.
-_OPENER = (
-    r"(?:<|&(?:lt|#0*60|#x0*3c);|\\+u003c|%3c|\xef\xb9\xa4|\xe2\x80\xb9|\xc2\xab|\xe2\x89\xaa"
-    r"|\xe2\x9f[\xa8\xaa]|\xe3\x80[\x88\x8a])"
-)
-_DECORATION = r"[^0-9a-z\n<]"
-_CODE = r"[^g-z\n<>\[\]]{0,40}"  # a hexadecimal nonce with punctuation around it
-_SESSION_DATA = rf"{_spelled('session')}{_DECORATION}{{0,6}}{_spelled('data')}"
-_EDGE = rf"(?:{_spelled('begin')}|{_spelled('end')})"
+# A fence line in plain letters, with the escapes that `<` has in HTML, JSON and URLs. Spellings with other letters are
+# injections: they close no fence, because their authors do not know the nonce.
 _IMITATION_PATTERN = (
-    # Two openers before the words; one opener or another frame, with BEGIN or END; or the words with closers
-    # only.
-    rf"(?i){_OPENER}{{2,}}{_DECORATION}{{0,6}}(?:{_EDGE}{_DECORATION}{{0,4}})?{_SESSION_DATA}(?:[^\n<>]{{0,60}}>{{1,3}})?"
-    rf"|(?:{_OPENER}|\[\[|\{{\{{|[=#*~_-]{{3}}){_DECORATION}{{0,6}}"
-    rf"(?:{_EDGE}{_DECORATION}{{0,4}}{_SESSION_DATA}|{_SESSION_DATA}{_CODE}\b{_EDGE}\b)(?:[^\n<>]{{0,20}}>{{1,3}})?"
-    rf"|{_SESSION_DATA}{_CODE}\b{_EDGE}[^0-9a-z\n]{{0,3}}>{{2,3}}"
+    r"(?i)(?:<|&(?:lt|#0*60|#x0*3c);|\\+u003c|%3c){2,}[^0-9a-z\n<]{0,6}(?:(?:begin|end)[^0-9a-z\n<]{0,4})?"
+    r"session[^0-9a-z\n<]{0,6}data(?:[^\n<>]{0,60}>{1,3})?"
 )
 _ENTRY_ID_PATTERN = (
     r"(?:\[|\xe3\x80[\x90\x94\x96]|\xe2\x9f\xa6)[ \t]?([Ee][ \t]?[1-9][0-9]*)[ \t]?"

@@ -61,7 +61,6 @@ _REFERENCE = re.compile(
     |!(?:Ref|Sub|GetAtt|ImportValue|vault|secret|env|ENV|reference)\b""",
     re.VERBOSE,
 )
-_TEMPLATE = re.compile(rb"\$?\{\{[^\n\"'`]{0,400}?\}\}")
 _BLOCK = re.compile(rb"[|>][-+0-9]{0,2}[ \t]*(?=\r?\n|\\+r?\\*n)")
 _LINE_END = re.compile(rb"[ \t]*(?:\r?\n|\\+r?\\*n)")
 # A value without quotation marks ends at a blank. Punctuation belongs to it unless another name follows.
@@ -100,14 +99,6 @@ def quoted(data: bytes, position: int, mark: bytes) -> int:
         if behind < depth or behind % (2 * depth + 2) != 2 * depth + 1:
             return found.start() if behind <= depth else found.end(1) - depth
     return len(data)
-
-
-def template_end(data: bytes, position: int) -> int:
-    """
-    Index behind a template reference; `position` if none begins there, or one with a literal.
-    """
-    template = _TEMPLATE.match(data, position)
-    return template.end() if template else position
 
 
 def read_assigned(data: bytes, position: int) -> Value | None:
