@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import errno
 import json
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -78,7 +77,7 @@ class SessionFiles:
             found = await asyncio.to_thread(_read, real, self._max_session_bytes)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # a name that is too long cannot exist
-                self._require_folder()  # a folder that is not mounted says nothing about files
+                self._paths()  # a folder that is not mounted says nothing about files
                 raise SessionNotFound(f"there is no file {path}") from error
             raise TimelineUnavailable(f"cannot read {path}: {error.strerror}") from error
         except NotASessionFile as error:
@@ -117,7 +116,7 @@ class SessionFiles:
 
     async def check(self) -> None:
         """See `TimelineSource`."""
-        self._require_folder()
+        await asyncio.to_thread(self._paths)
 
     async def recent_agent_models(self) -> frozenset[str]:
         """See `TimelineSource`. Reads the last `_RECENT_FILES` by name, without large ones."""
@@ -130,14 +129,8 @@ class SessionFiles:
                 models |= _read(path, _LARGE_FILE_BYTES).agent_models
         return models
 
-    def _require_folder(self) -> None:
-        """Raises: TimelineUnavailable: The folder cannot be listed."""
-        try:
-            os.scandir(self._directory).close()
-        except OSError as error:
-            raise TimelineUnavailable(f"cannot list {self._directory}: {error.strerror}") from error
-
     def _paths(self) -> list[Path]:
+        """All files of sessions. Raises: TimelineUnavailable: The folder cannot be listed."""
         try:
             return sorted(path for path in self._directory.iterdir() if path.suffix == ".json")
         except OSError as error:

@@ -120,10 +120,8 @@ PARTS: list[str] = _CORPUS.pop("pieces")  # to be mixed with whole attacks
 _GROUPS: dict[str, dict[str, list[str]]] = _CORPUS
 _NOT_FLAGGED = {"ignore in tags", "ignore in a secret"}  # removed before the search for injections
 
-# Recognising these is not promised, keeping them inside the fence is.
-OTHERS = _GROUPS["others"]
 ATTACKS: dict[str, Attack] = {
-    name: Attack(place, text, order[0] if order else as_read(text), group is not OTHERS and name not in _NOT_FLAGGED)
+    name: Attack(place, text, order[0] if order else as_read(text), name not in _NOT_FLAGGED)
     for group in _GROUPS.values()
     for name, (place, text, *order) in group.items()
 }

@@ -192,3 +192,12 @@ def test_assigned_password_never_survives(secret: str, noise: str) -> None:
     masked = mask_secrets(f"{noise}\nexport DB_PASSWORD='#{secret}#'\n{noise}")
 
     assert f"#{secret}#" not in masked
+
+
+def test_behind_the_last_check_the_rest_of_a_text_is_masked() -> None:
+    """Secrets that need no name are masked before it, too."""
+    text = f"{TOKENS[0]} password=hunter2x and password=hunter3x"
+    spans = [(secret.start, secret.end) for secret in find_secrets(text.encode(), Checks(1))]
+
+    for part in (TOKENS[0], "hunter2x", "hunter3x"):
+        assert any(start <= text.index(part) and text.index(part) + len(part) <= end for start, end in spans), part

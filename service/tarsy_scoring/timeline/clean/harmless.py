@@ -67,19 +67,12 @@ def is_random(value: bytes) -> bool:
     return not is_wordy(value) or _SIGN.search(value) is not None
 
 
-def is_token_body(value: bytes) -> bool:
-    """Whether the text behind a token's prefix looks like a token's body."""
-    body = re.split(rb"[_-]", value)[-1]
-    return is_mixed(body) and not is_wordy(body)
-
-
 _TRAITS: dict[str, Callable[[Candidate], bool]] = {
     "digit": lambda it: _DIGIT.search(it.value) is not None,
     "literal": lambda it: it.is_quoted and _DIGIT.search(it.value) is not None,
     "mixed": lambda it: is_mixed(it.value),
     "quoted": lambda it: it.is_quoted,
     "random": lambda it: is_random(it.value),
-    "token body": lambda it: is_token_body(it.value),
     "wordy": lambda it: is_wordy(it.value),
 }
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tarsy_scoring.timeline.clean.harmless import Candidate, is_harmless
 from tarsy_scoring.timeline.clean.patterns import compile_bytes
-from tarsy_scoring.timeline.clean.values import STRETCH_BYTES, Checks, Secret, Value, quoted
+from tarsy_scoring.timeline.clean.values import Checks, Secret, Value, quoted
 
 MANIFEST_PATTERN = (
     r"""(?:\b|\\[nt])kind\\*["']?[ \t]*:[ \t]*\\*["']?Secret(?:List)?\\*["']?\s*(?:[,}\n]|\\+n|\\+r|\z)"""
@@ -25,10 +25,7 @@ def find_manifests(data: bytes, checks: Checks) -> Iterator[Secret]:
     for field in _DATA.finditer(data):
         if field.start() < end:
             continue
-        if checks.are_used_up():
-            end = min(len(data), field.end() + STRETCH_BYTES)
-            yield Secret(field.end(), end, "stretch")
-            continue
+        checks.spend(field.end())
         for value in _members(data, field.end()) if field[1] else _lines(data, field.start(), field.end()):
             end = value[1]
             if not is_harmless(Candidate(data, value), ("hidden",)):

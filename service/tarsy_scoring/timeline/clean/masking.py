@@ -8,8 +8,8 @@ word beside them (`named`). Another secret is not recognised. All searches over 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Set
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Set
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 from tarsy_scoring.timeline.clean.manifests import MANIFEST_PATTERN, find_manifests
@@ -34,7 +34,7 @@ from tarsy_scoring.timeline.clean.shapes import (
     find_encoded,
     find_keys,
 )
-from tarsy_scoring.timeline.clean.values import Checks, Secret
+from tarsy_scoring.timeline.clean.values import Checks, ChecksUsedUp, Secret
 
 MASKING_POLICY = "7"
 """Part of the judge's fingerprint: raise it whenever the rules change."""
@@ -143,8 +143,7 @@ class Masker:
         return self._mask(data, groups)
 
     def _mask(self, data: bytes, groups: Set[int] | None) -> bytes:
-        own = list(self._own.find(data, self._checks)) if self._own else []
-        secrets = _joined(data, own + find_secrets(data, self._checks, groups=groups))
+        secrets = _joined(data, find_secrets(data, self._checks, groups=groups, own=self._own))
         if not secrets:
             return data
         pieces: list[bytes] = []
@@ -157,13 +156,24 @@ class Masker:
         return b"".join((*pieces, data[position:]))
 
 
-def find_secrets(data: bytes, checks: Checks, depth: int = 0, groups: Set[int] | None = None) -> list[Secret]:
-    """Find secrets by the shipped rules; spans may overlap. `groups` are those of `Masker.mask_bytes`."""
+def find_secrets(
+    data: bytes, checks: Checks, depth: int = 0, groups: Set[int] | None = None, own: Rules | None = None
+) -> list[Secret]:
+    """Find secrets by the shipped rules and an operator's own; `groups` are those of `Masker.mask_bytes`."""
     if groups is None:
         groups = {index for index, pattern in enumerate(ANY_SECRET) if pattern.search(data) is not None}
-    found = [secret for group, find in _FINDERS if group in groups for secret in find(data, checks)]
+    finders: list[Callable[[bytes, Checks], Iterator[Secret]]] = [own.find] if own else []
+    finders += [find for group, find in _FINDERS if group in groups]
     if depth < _MAX_ENCODINGS and 0 in groups:
-        found += find_encoded(data, checks, lambda decoded: bool(find_secrets(decoded, checks, depth + 1)))
+        finders.append(
+            partial(find_encoded, is_secret=lambda text: bool(find_secrets(text, checks, depth + 1)))
+        )
+    found: list[Secret] = []
+    for find in finders:
+        try:
+            found.extend(find(data, checks))
+        except ChecksUsedUp as behind:
+            found.append(Secret(behind.start, len(data), "stretch"))
     return found
 
 

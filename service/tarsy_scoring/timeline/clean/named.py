@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tarsy_scoring.timeline.clean.harmless import Candidate, is_harmless
 from tarsy_scoring.timeline.clean.patterns import compile_bytes, read_rules
-from tarsy_scoring.timeline.clean.values import READERS, STRETCH_BYTES, Checks, Secret, Value
+from tarsy_scoring.timeline.clean.values import READERS, Checks, Secret, Value
 
 
 class _Link(NamedTuple):
@@ -85,10 +85,7 @@ def find_named(data: bytes, checks: Checks) -> Iterator[Secret]:
     position = 0
     while (match := _ANY.search(data, position)) is not None:
         start, position = match.span()
-        if checks.are_used_up():
-            position = min(len(data), position + STRETCH_BYTES)
-            yield Secret(start, position, "stretch")
-            continue
+        checks.spend(start)
         name = _NAME.match(data, start, position)
         position = name.end() if name else position
         level = _level_at(data, start, position)
@@ -128,7 +125,8 @@ def find_nearby(data: bytes, checks: Checks) -> Iterator[Secret]:
     suspicious.
     """
     position = seen = 0
-    while (match := _ANNOUNCING.search(data, position)) is not None and not checks.are_words_used_up():
+    while checks.words > 0 and (match := _ANNOUNCING.search(data, position)) is not None:
+        checks.words -= 1
         position = match.end()
         end = _reach(data, position)
         if _ODD.search(data, position, end) is None:
@@ -136,8 +134,9 @@ def find_nearby(data: bytes, checks: Checks) -> Iterator[Secret]:
         rest = _REST.match(data, position)
         for value in _values(data, max(seen, rest.end() if rest else position), end):
             seen = value[1]
-            if checks.are_used_up():
+            if checks.left <= 0:
                 return
+            checks.left -= 1
             if not is_harmless(Candidate(data, value), _REASONS):
                 yield Secret(*value, "secret")
 

@@ -14,7 +14,7 @@ import re2
 
 from tarsy_scoring.timeline.clean.harmless import Candidate, is_harmless
 from tarsy_scoring.timeline.clean.patterns import BytesPattern, compile_bytes, read_rules
-from tarsy_scoring.timeline.clean.values import READERS, STRETCH_BYTES, Checks, Secret, Value
+from tarsy_scoring.timeline.clean.values import READERS, Checks, Secret, Value
 
 _RULES = "secrets.yaml"
 # The escape that may precede a token: `EDGE` in `secrets.yaml`.
@@ -57,10 +57,7 @@ class Rules:
         position = 0
         while (match := self._next(data, position)) is not None:
             start, position = match.span()
-            if checks.are_used_up():
-                position = min(len(data), position + STRETCH_BYTES)
-                yield Secret(start, position, "stretch")
-                continue
+            checks.spend(start)
             for rule, pattern in self._rules:
                 value = self._value(rule, pattern, data, start)
                 if value and value[0] < value[1] and not is_harmless(Candidate(data, value), rule.unless):
@@ -175,9 +172,8 @@ def find_encoded(data: bytes, checks: Checks, is_secret: Callable[[bytes], bool]
             continue
         start, end = run.span()
         is_alone = not data[:start].strip() and not data[end:].strip()
-        if checks.are_used_up():
-            yield Secret(start, end, "stretch")
-        elif (decoded := _decoded(run[0])) and (
+        checks.spend(start)
+        if (decoded := _decoded(run[0])) and (
             is_secret(decoded) or (is_alone and decoded.isascii() and decoded.decode().strip().isprintable())
         ):
             yield Secret(start, end, "encoded")

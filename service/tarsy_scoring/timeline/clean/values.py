@@ -23,32 +23,31 @@ class Secret(NamedTuple):
     kind: str
 
 
-STRETCH_BYTES = 1_000
+class ChecksUsedUp(Exception):
+    """No check is left for the text from `start` on."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
 
 
 class Checks:
     """
     Counts how many names may still be checked in a session.
 
-    A check takes about 50 microseconds, and a hostile text can hold a million names. Behind the last check
-    each name is masked together with `STRETCH_BYTES` of the text that follows it. Words that announce a
-    secret without a name's structure are ordinary words, too: they have a number of their own, and nothing is
-    masked behind the last one.
+    A check takes about 50 microseconds, and a hostile text can hold a million names. Behind the last check the
+    rest of each text that holds one is masked. Words that announce a secret without a name's structure are
+    ordinary words, too: they have a number of their own, and nothing is masked behind the last one.
     """
 
     def __init__(self, left: int = 20_000, words: int = 20_000) -> None:
-        self._left = left
-        self._words = words
+        self.left = left
+        self.words = words
 
-    def are_used_up(self) -> bool:
-        """Count one check; whether there was none left."""
-        self._left -= 1
-        return self._left < 0
-
-    def are_words_used_up(self) -> bool:
-        """Count one announcing word; whether there was none left."""
-        self._words -= 1
-        return self._words < 0
+    def spend(self, start: int) -> None:
+        """Count the check of a name at `start`. Raises: ChecksUsedUp: None was left."""
+        self.left -= 1
+        if self.left < 0:
+            raise ChecksUsedUp(start)
 
 
 _OPENING = re.compile(rb"""(?:[bBrRuUfF@$]?(\\*(?:\"\"\"|'''|["'`])|&quot;|&#3[49];|%2[27]|\\+u002[27]))""")
