@@ -78,13 +78,17 @@ def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> 
         print_json({"sessions": documents})
         return
     for document in documents:
-        open_scores = 0 if yes else document["open_scores"]
-        click.echo(
-            f"{document['session_id']}: {'erased: ' if document['erased'] else ''}{_in_words(document['rows'])}"
-            + (f"; {open_scores} pending or running, to be cancelled" if open_scores else "")
-        )
+        _print(document, is_erased=yes)
     if not yes and any(not i.is_empty for i in found.values()):
         click.echo("nothing was erased; add --yes to erase")
+
+
+def _print(document: Mapping[str, Any], *, is_erased: bool) -> None:
+    open_scores = 0 if is_erased else document["open_scores"]
+    click.echo(
+        f"{document['session_id']}: {'erased: ' if document['erased'] else ''}{_in_words(document['rows'])}"
+        + (f"; {open_scores} pending or running, to be cancelled" if open_scores else "")
+    )
 
 
 def _in_words(rows: Mapping[str, int]) -> str:

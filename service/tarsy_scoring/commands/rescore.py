@@ -234,6 +234,17 @@ async def _show_or_send(
             show_estimate(estimate)
             _show_unsent(requests, left_out)
     counts = await _send(parts, requests) if yes or not is_selection else Counter()
+    _print_sent(requests, counts, estimate, left_out, as_json=as_json)
+
+
+def _print_sent(
+    requests: Sequence[Request],
+    counts: Mapping[str, int],
+    estimate: CostEstimate | None,
+    left_out: Mapping[str, int] | None,
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
         document = {"sessions": len(requests), "dispositions": counts, "done": bool(counts) or not requests}
         document |= {"estimate": estimate_document(estimate)} if estimate else {}

@@ -13,7 +13,7 @@ from tarsy_scoring.config.values import Frozen
 _TYPES = {*GATE_TYPES, *TARGET_TYPES}
 
 
-def explain(error: ValidationError, spell: Callable[[str], str] | None = None, where: str = "") -> str:
+def explain(error: ValidationError, spell: Callable[[str], str] = str, where: str = "") -> str:
     """
     Describe each fault in one line. Never quotes a value, which may be a secret.
 
@@ -25,10 +25,10 @@ def explain(error: ValidationError, spell: Callable[[str], str] | None = None, w
     return "\n".join(f"{where}: {line}" if where else line for line in lines)
 
 
-def _describe(fault: ErrorDetails, spell: Callable[[str], str] | None) -> str:
+def _describe(fault: ErrorDetails, spell: Callable[[str], str]) -> str:
     place = fault["loc"]
     parts = [str(part) for n, part in enumerate(place) if part != "[key]" and not _is_type(place, n)]
-    if spell and parts:
+    if parts:
         parts[0] = spell(parts[0])
     key = ".".join(parts)
     if fault["type"] == "extra_forbidden":
