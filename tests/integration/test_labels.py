@@ -202,20 +202,6 @@ async def test_every_day_is_listed_newest_first(api: Api) -> None:
     assert [days.count(day) for day in dict.fromkeys(days)] == [3, 3, 3]
 
 
-async def test_the_page_of_the_list(api: Api) -> None:
-    """Each pick links to the form of its score and shows whether it has a label."""
-    assert "Nothing to review" in await look(api, "/review")
-    await store_days(api, 2)
-    picks = (await read_picks(api))["picks"]
-    await post_label(api, picks[0]["score_id"], agrees=True)
-    html = await look(api, "/review")
-    assert html.count("none yet") == 1
-    assert f'href="/scores/{picks[1]["score_id"]}#labels"' in html
-    assert "1 without a label" in html
-    assert "Agreement of this judge with reviewers" in html
-    assert [p["labels"] for p in (await read_picks(api))["picks"]] == [1, 0]
-
-
 # --- trust cards ---------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
@@ -20,8 +20,6 @@ from tarsy_scoring.postgres.database import Connection, Database
 
 ToolStateName = Literal["open", "planned", "built"]
 T = TypeVar("T")
-
-CLOCKS_APART = timedelta(minutes=5)  # tolerated difference between the caller's clock and ours
 
 LAST_STATES = """
 SELECT DISTINCT ON (tool_key) tool, tool_key, state, since, said_by, said_at, note
@@ -115,11 +113,6 @@ def _of_row(kind: type[T], row: Mapping[str, Any]) -> T:
 
 
 # --- deciding -------------------------------------------------------------------------------------------
-
-
-def has_come(moment: datetime) -> bool:
-    """Whether a time is not in the future, with a tolerance for clock skew."""
-    return moment <= datetime.now(UTC) + CLOCKS_APART
 
 
 class UnknownTool(LookupError):

@@ -6,7 +6,6 @@ from tarsy_scoring.labels.agreement import (
     FIRST_PLAN,
     HALF_WIDTH,
     Confusion,
-    confusion,
     in_words,
     kappa_of,
     labels_needed,
@@ -17,13 +16,6 @@ BANDS = ("wrong", "partial", "correct")
 
 def table(*counts: tuple[int, ...]) -> Confusion:
     return Confusion(BANDS[: len(counts)], counts)
-
-
-def test_pairs_are_counted_by_label_and_judge() -> None:
-    found = confusion([("wrong", "correct"), ("wrong", "wrong"), ("correct", "correct")], BANDS)
-
-    assert found.counts == ((1, 0, 1), (0, 0, 0), (0, 0, 1))
-    assert (found.n, found.agreeing, found.judge_higher) == (3, 2, 1)
 
 
 def test_kappa_of_two_bands_is_that_of_the_textbook() -> None:

@@ -10,11 +10,10 @@ from markdown_it import MarkdownIt
 from tables import table
 from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.commands.report import report
-from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.missing_tools.decisions import ToolState, ToolStateName
 from tarsy_scoring.missing_tools.ledger import Ledger, Spelling, ToolChain, WantedTool
 from tarsy_scoring.missing_tools.reasons import Reason, clipped
-from tarsy_scoring.missing_tools.report import ToolReport, document_of, markdown, plain
+from tarsy_scoring.missing_tools.report import ToolReport, markdown, plain
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 SCORE = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")
@@ -127,23 +126,8 @@ def test_a_long_reason_is_cut() -> None:
     assert clipped("a\n b") == "a b"
 
 
-def test_the_document_has_counts_beside_the_state() -> None:
-    document = document_of(a_report(a_tool(state="planned"), chain="k"))
-
-    [tool] = document["tools"]
-    assert (document["chain"], document["tools_left_out"]) == ("k", 4)
-    assert (tool["tool_name"], tool["state"], tool["reasons"][0].score_id) == ("node_pressure", "planned", SCORE)
-
-
 @table
 def test_invalid_arguments_are_refused(arguments: list[str], says: str) -> None:
     ended = CliRunner().invoke(report, ["missing-tools", *arguments])
     assert ended.exit_code == 2
     assert says in " ".join(ended.stderr.split())
-
-
-def test_valid_arguments_get_as_far_as_the_database() -> None:
-    ended = CliRunner().invoke(report, ["missing-tools", "--since", "2026-01-31", "--chain", "k", "--json"])
-
-    assert isinstance(ended.exception, ConfigurationError)
-    assert "SCORING_DATABASE_URL" in str(ended.exception)

@@ -10,7 +10,6 @@ from tarsy_scoring.missing_tools.decisions import Merge, ToolState, ToolStateNam
 from tarsy_scoring.web.api.common import PLAIN_TEXT, scoring_routes
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.access import Admitted
-from tarsy_scoring.web.edge.problems import malformed
 from tarsy_scoring.web.queries import Moment
 
 router = scoring_routes("tools", "/missing-tools")
@@ -59,8 +58,6 @@ async def set_state(request: Request, caller: Admitted, said: SayingRequest) -> 
     Store a tool state with author and time. Earlier states stay in the history; the newest counts.
 
     """
-    if said.since is not None and not decisions.has_come(said.since):
-        raise malformed(["body"], "`since`: this time is in the future")
     return await decisions.set_state(
         context_of(request).analytics.database,
         said.tool,

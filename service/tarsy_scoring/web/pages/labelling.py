@@ -1,12 +1,12 @@
 """Labels on the pages: the form and the trust card of a score, and the review list."""
 
 import asyncio
-import re
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
 from fastapi import APIRouter, Request
+from pydantic import ConfigDict
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.labels import labels, review
@@ -20,10 +20,15 @@ from tarsy_scoring.web.pages.rendering import page
 
 router = APIRouter(include_in_schema=False)
 
-_NUMBER = re.compile(r"\d{1,3}(?:[.,]\d{1,2})?", re.ASCII)
 LABELS_SHOWN = 20
 CARDS_SHOWN = 4
 AGREES, OUTCOME = "agrees", "outcome:"
+
+
+class LabelForm(LabelRequest):
+    """A label whose number is text."""
+
+    model_config = ConfigDict(strict=False)
 
 
 @router.get("/review")
@@ -66,17 +71,10 @@ def read_label_form(body: bytes) -> LabelRequest:
     label = {
         "agrees": said == AGREES if said else None,
         "outcome": said.removeprefix(OUTCOME) if said.startswith(OUTCOME) else None,
-        "number": _read_number(number) if number else None,
+        "number": number or None,
         "reason": fields.get("reason") or None,
     }
-    return read_as(LabelRequest, label)
-
-
-def _read_number(text: str) -> float:
-    """A number with a point or comma and at most two decimals; `1,000` is refused. Raises: Problem: 422."""
-    if not _NUMBER.fullmatch(text):
-        raise Problem(422, "Malformed request", "`number`: a number from 0 to 100")
-    return float(text.replace(",", "."))
+    return read_as(LabelForm, label)
 
 
 async def label_values(database: Database, document: Mapping[str, Any]) -> dict[str, Any]:

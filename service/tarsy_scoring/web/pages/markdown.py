@@ -17,8 +17,6 @@ from markupsafe import Markup, escape
 
 from tarsy_scoring.web.pages.legible import CITATION, MAX_CHARACTERS, legible
 
-PAGE_HEADING = "h2"  # headings in the text begin one level below
-
 _HTTP = re.compile(r"https?://[^\s/?#]", re.IGNORECASE)
 _TIMELINE = re.compile(r"/sessions/[^/?#]+/timeline\?[\w=&-]*#timeline-E[1-9][0-9]{0,5}")
 TAGS = {
@@ -56,14 +54,10 @@ def _keep_attribute(_tag: str, name: str, value: str) -> str | None:
 
 
 def _lower_headings(state: StateCore) -> None:
-    """Renumber headings so that the outline begins below `PAGE_HEADING` and skips no level."""
-    above: list[int] = []
+    """Begin the outline below the headings of the page."""
     for token in state.tokens:
-        if token.type == "heading_open":
-            level = int(token.tag[1])
-            above = [*(one for one in above if one < level), level]
         if token.type in ("heading_open", "heading_close"):
-            token.tag = f"h{min(6, len(above) + int(PAGE_HEADING[1]))}"
+            token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
 
 
 def _link_citations(state: StateCore) -> None:
