@@ -68,7 +68,14 @@ async def read_reasons(
         return await connection.fetch(database.sql(NEWEST), *arguments)
 
     found: list[list[Reason]] = [[] for _ in tools]
-    for row in await database.once(work) if tools else ():
+    if tools:
+        _sort_out(await database.once(work), found)
+    return found
+
+
+def _sort_out(rows: Sequence[Any], found: Sequence[list[Reason]]) -> None:
+    """Add each tool's first reasons that differ in text and score."""
+    for row in rows:
         known = found[row["tool"]]
         if len(known) == REASONS:
             continue
@@ -76,4 +83,3 @@ async def read_reasons(
         if all(reason != one.reason and row["score_id"] != one.score_id for one in known):
             columns = row["score_id"], row["session_id"], row["total_score"], reason, row["completed_at"]
             known.append(Reason(*columns))
-    return found

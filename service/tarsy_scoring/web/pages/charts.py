@@ -69,14 +69,13 @@ def _draw(judges: Sequence[Sequence[TrendPoint]], title: str) -> Markup:
     for point in points:
         counts[point.day] += point.count
     most = max(counts.values())
-    dates = [first + timedelta(days=n) for n in range(0, days, -(-days // MOST_DATES))]
     drawn: Markup = (
         templates()
         .get_template("charts.html")
         .module.trend(  # type: ignore[attr-defined]
             title=title,
             guides=[(_height(total), total) for total in (0, 50, 75, 100)],
-            dates=[(place(day), f"{day:%d %b}") for day in dates],
+            dates=[(place(day), f"{day:%d %b}") for day in _some_days(first, days)],
             lines=[_line(number, own, place) for number, own in enumerate(judges, 1)],
             bars=[(place(day), count / most, f"{day}: {count:,}") for day, count in counts.items()],
             bar_width=min(slot * 0.8, WIDEST_BAR),
@@ -84,6 +83,10 @@ def _draw(judges: Sequence[Sequence[TrendPoint]], title: str) -> Markup:
         )
     )
     return drawn
+
+
+def _some_days(first: date, days: int) -> list[date]:
+    return [first + timedelta(days=n) for n in range(0, days, -(-days // MOST_DATES))]
 
 
 def _height(total: float) -> float:

@@ -70,8 +70,7 @@ def category_rows(
         The average over all totals, the highest possible value (None if the criteria are not configured
         here), and the average in each band (None if no score in it has the category).
     """
-    # The highest value per category: points, or 1 for a rubric item.
-    known = {c.name: {**c.max_points, **{item.id: 1.0 for item in c.rubric}} for c in registry}
+    known = {criteria.name: _highest_values(criteria) for criteria in registry}
     in_bands = [{(c.criteria, c.category): c.average for c in b.categories} for b in reversed(found.bands)]
     by_criteria = defaultdict[str, dict[str, Any]](dict)
     for one in found.categories:
@@ -84,3 +83,8 @@ def category_rows(
         (name, list(in_order(rows, known.get(name, {})).values()))
         for name, rows in sorted(by_criteria.items())
     ]
+
+
+def _highest_values(criteria: Criteria) -> dict[str, float]:
+    """By category: points, or 1 for a rubric item."""
+    return {**criteria.max_points, **{item.id: 1.0 for item in criteria.rubric}}
