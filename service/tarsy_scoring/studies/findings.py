@@ -93,8 +93,6 @@ WHERE ($1::text IS NULL OR f.chain_id = $1) AND ($2::text IS NULL OR f.criteria 
 ORDER BY f.found_at DESC, f.event_id LIMIT $4
 """
 
-EVENTS = f"{_FINDING} WHERE f.is_event AND f.found_at >= $1 ORDER BY f.found_at, f.event_id"
-
 UNPUBLISHED = f"{_FINDING} WHERE f.is_event AND f.published_at IS NULL ORDER BY f.found_at LIMIT $1"
 
 
@@ -240,11 +238,6 @@ async def read_findings(
     """Findings, the newest first. Raises: DatabaseAway."""
     sql = database.sql(FINDINGS)
     return await database.once(lambda c: _findings(c, sql, chain, criteria, since, limit))
-
-
-async def events_since(database: Database, since: datetime) -> list[Finding]:
-    """Events that were found since, published or not, the oldest first. Raises: DatabaseAway."""
-    return await database.once(lambda c: _findings(c, database.sql(EVENTS), since))
 
 
 async def unpublished(database: Database, limit: int) -> list[Finding]:
