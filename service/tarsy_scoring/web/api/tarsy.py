@@ -20,7 +20,7 @@ from tarsy_scoring.web.score_requests import IdempotencyKey, ScoreRequest, reque
 
 
 class TarsyError(BaseModel):
-    """A refusal in TARSy's words, beside the members of a problem."""
+    """A refusal in TARSy's words."""
 
     message: str
 

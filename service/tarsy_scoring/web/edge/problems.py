@@ -92,22 +92,22 @@ def problem_response(connection: HTTPConnection, problem: Problem) -> Response:
     accepts_pages = "text/html" in connection.headers.get("accept", "")
     if render and accepts_pages and connection.scope["type"] == "http" and not path.startswith("/api/"):
         return render(connection, problem, request_id)
-    status, more, media_type = problem.status, problem.extra, MEDIA_TYPE
     if is_tarsys_path(path):
         status, message = _in_tarsys_words(problem)
-        more, media_type = more | {"message": message}, "application/json"
+        body = to_json({"message": message})
+        return Response(body, status, problem.headers, media_type="application/json")
     document: dict[str, Any] = {
         "type": TYPES + re.sub(r"[^a-z0-9]+", "-", problem.title.lower()).strip("-"),
         "title": problem.title,
-        "status": status,
+        "status": problem.status,
         "detail": problem.detail,
         "instance": f"urn:tarsy-scoring:request:{request_id}",
     }
-    return Response(to_json(document | more), status, problem.headers, media_type=media_type)
+    return Response(to_json(document | problem.extra), problem.status, problem.headers, media_type=MEDIA_TYPE)
 
 
 def is_tarsys_path(path: str) -> bool:
-    """Whether an address is one of TARSy's own, whose clients expect `message` in the JSON of every error."""
+    """Whether an address is one of TARSy's own, whose errors are `message` alone, in JSON."""
     return _TARSYS.fullmatch(path) is not None
 
 
