@@ -132,8 +132,6 @@ FROM v JOIN added USING (score_id, ordinal) CROSS JOIN jsonb_array_elements(v.st
   AS s(step, n)
 """
 
-T = TypeVar("T")
-
 MAX_TOOL_NAME = 255  # characters; a judge may write a longer name than an index entry can hold
 
 
@@ -215,6 +213,7 @@ class Ending:
     facts: SessionFacts | None = None
 
 
+T = TypeVar("T", Step, Ending)
 _FACTS = tuple(f.name for f in fields(SessionFacts))
 
 
@@ -241,10 +240,7 @@ class Store:
         Raises:
             LeaseLost: The lease is no longer held; nothing was written.
         """
-        if not await _until_free(self._steps, step):
-            raise LeaseLost(
-                f"score {step.claimed.score_id}: the lease was lost before a step could be stored"
-            )
+        await _until_free(self._steps, step)
         self.database.notify("events")
 
     async def _record_all(self, steps: Sequence[Step]) -> Sequence[bool | None]:
@@ -364,8 +360,7 @@ class Store:
         Raises:
             LeaseLost: The lease is no longer held; nothing was written, or it was and the reply was lost.
         """
-        if not await _until_free(self._endings, ending):
-            raise LeaseLost(f"score {ending.claimed.score_id}: the lease was lost before its end was stored")
+        await _until_free(self._endings, ending)
         self.database.notify("events")
 
     async def _end_all(self, endings: Sequence[Ending]) -> Sequence[bool | None]:
@@ -424,15 +419,15 @@ class Store:
         await outbox.emit(self.database, connection, events)
 
 
-async def _until_free(batcher: Batcher[T, bool | None], item: T) -> bool:
-    """
-    Write an item, again while another transaction keeps the score locked; returns whether the lease is held.
-    """
+async def _until_free(batcher: Batcher[T, bool | None], item: T) -> None:
+    """Write an item, again while another transaction keeps the score locked. Raises: LeaseLost."""
     wait_s = RETRY_MIN_S
     while (is_written := await batcher.submit(item)) is None:
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, RETRY_MAX_S)
-    return is_written
+    if not is_written:
+        what = type(item).__name__.lower()
+        raise LeaseLost(f"score {item.claimed.score_id}: the lease was lost before its {what} was stored")
 
 
 def _result(is_written: bool, is_locked: bool) -> bool | None:
