@@ -337,7 +337,7 @@ class Inbox:
             if kept is not None:
                 await connection.execute(self.database.sql(COUNT_ARRIVALS), [kept.request_id], [1])
                 return kept
-            if request.criteria is not None and request.criteria not in self.policy.hashes:
+            if request.criteria not in (None, *self.policy.hashes):
                 raise UnknownCriteria(f"there are no criteria {request.criteria!r}")
             if is_verified:
                 [state] = (await self._lock_sessions_of(connection, [request])).values()

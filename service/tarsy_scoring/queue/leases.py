@@ -335,8 +335,7 @@ class Leases:
         lost = await self.database.once(work)
         if lost:
             self.database.notify("events")
-        if any(score.status != "pending" for score in lost):  # a deferred request may have become a score
-            self.database.notify("scores")
+            self.database.notify("scores")  # a deferred request may have become a score
         return lost
 
     async def put_back(

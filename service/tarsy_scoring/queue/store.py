@@ -245,9 +245,8 @@ class Store:
 
     async def _record_all(self, steps: Sequence[Step]) -> Sequence[bool | None]:
         async def work(connection: Connection) -> tuple[set[UUID], set[UUID]]:
-            leases = [s.claimed.score_id for s in steps], [s.claimed.lease_token for s in steps]
-            sql = self.database.sql(RECORD_PHASES)
-            rows = await connection.fetch(sql, *leases, [s.phase for s in steps])
+            columns = zip(*((s.claimed.score_id, s.claimed.lease_token, s.phase) for s in steps), strict=True)
+            rows = await connection.fetch(self.database.sql(RECORD_PHASES), *map(list, columns))
             # By token: a batch may hold steps of a lost lease together with steps of the lease after it.
             stages = {r["lease_token"]: r["current_stage"] for r in rows}
             ours = [s for s in steps if s.claimed.lease_token in stages]
