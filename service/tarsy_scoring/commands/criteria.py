@@ -12,9 +12,9 @@ import yaml
 from tarsy_scoring.commands.shared import ASKED_WRONGLY, json_option, print_json, print_text
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.judge.criteria import (
     Criteria,
-    InvalidCriteria,
     load_criteria,
     read_criteria_file,
     read_criteria_folder,
@@ -128,9 +128,7 @@ def validate_criteria(files: tuple[Path, ...], as_json: bool) -> None:
                     f"{d['file']}: valid ({d['name']}, {d['strategy']}, {d['criteria_hash'][:HASH_DIGITS]})"
                 )
             for fault in d["faults"]:
-                where = f"{d['file']}, line {fault['line']}" if fault["line"] else d["file"]
-                key = f"{fault['key']}: " if fault["key"] else ""
-                click.echo(f"{where}: {key}{fault['reason']}", err=True)
+                click.echo(fault, err=True)
     sys.exit(0 if all(d["is_valid"] for d in documents) else ASKED_WRONGLY)
 
 
@@ -181,8 +179,8 @@ def _validated(file: Path) -> dict[str, Any]:
     valid, faults = None, []
     try:
         valid = read_criteria_file(file)
-    except InvalidCriteria as error:
-        faults = [{"line": f.line, "key": f.key or None, "reason": f.reason} for f in error.problems]
+    except ConfigurationError as error:
+        faults = str(error).splitlines()
     shown = {name: getattr(valid, name, None) for name in ("name", "strategy", "criteria_hash")}
     return {"file": str(file), "is_valid": valid is not None, **shown, "faults": faults}
 

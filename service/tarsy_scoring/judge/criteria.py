@@ -7,7 +7,7 @@ covers everything that the judge is asked, including texts that code adds to the
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -18,10 +18,9 @@ import yaml
 from pydantic import ValidationError, field_validator, model_validator
 
 from tarsy_scoring.config.chains import ChainSettings, Config
-from tarsy_scoring.config.explain import suggest
+from tarsy_scoring.config.explain import explain, suggest
 from tarsy_scoring.config.packaged import FAST_LOADER
 from tarsy_scoring.errors import ConfigurationError, UnknownCriteria
-from tarsy_scoring.judge.criteria_problems import CriteriaProblem, explain, locate_keys, syntax_problem
 from tarsy_scoring.judge.definition import PLACEHOLDER, Definition
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Message
@@ -188,7 +187,7 @@ def load_criteria(directories: Iterable[Path] = ()) -> CriteriaRegistry:
     An operator's criteria replace shipped ones with the same name.
 
     Raises:
-        ConfigurationError: A folder cannot be read, a file is not valid (with file, line and reason), or two
+        ConfigurationError: A folder cannot be read, a file is not valid (with file, key and reason), or two
             operators' files contain the same name.
     """
     shipped = {
@@ -208,23 +207,12 @@ def load_criteria(directories: Iterable[Path] = ()) -> CriteriaRegistry:
     return CriteriaRegistry((shipped | {name: criteria for name, (_, criteria) in own.items()}).values())
 
 
-class InvalidCriteria(ConfigurationError):
-    """
-    A criteria file cannot be read or is not valid; `problems` lists every reason that was found, by line.
-    """
-
-    def __init__(self, file: Traversable, problems: Sequence[CriteriaProblem]) -> None:
-        self.problems = sorted(problems, key=lambda problem: problem.line or 0)
-        reasons = "; ".join(map(str, self.problems))
-        super().__init__(f"{file}, {reasons}" if reasons.startswith("line ") else f"{file}: {reasons}")
-
-
 def read_criteria_folder(folder: Traversable) -> Iterator[tuple[str, Criteria]]:
     """
     Read each criteria file in a folder, by file name; yields path and criteria.
 
     Raises:
-        InvalidCriteria: The first file that is not valid.
+        ConfigurationError: The first file that is not valid.
     """
     for file in sorted(folder.iterdir(), key=lambda f: f.name):
         if file.name.endswith((".yaml", ".yml")) and not file.name.startswith(".") and file.is_file():
@@ -236,47 +224,17 @@ def read_criteria_file(path: Traversable) -> Criteria:
     Read one criteria file.
 
     Raises:
-        InvalidCriteria: With every problem found. Problems between keys, such as weights that do not add up,
-            are found only after each key is valid by itself.
+        ConfigurationError: With every problem found, one per line. Problems between keys, such as weights that
+            do not add up, are found only after each key is valid by itself.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        root, loaded = _read_yaml(text)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise InvalidCriteria(path, [CriteriaProblem(f"cannot be read: {reason}")]) from None
-    except yaml.YAMLError as error:
-        raise InvalidCriteria(path, [syntax_problem(error, text)]) from None
-    if not isinstance(loaded, dict):
-        raise InvalidCriteria(
-            path, [CriteriaProblem(f"expected a mapping at the top, found {type(loaded).__name__}")]
-        )
-    lines, problems = locate_keys(root)
+        loaded = yaml.load(path.read_text(encoding="utf-8"), FAST_LOADER)  # noqa: S506  # it is a safe one
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     try:
-        criteria = Criteria.model_validate(loaded)
+        return Criteria.model_validate(loaded)
     except ValidationError as error:
-        raise InvalidCriteria(path, [*problems, *explain(error, loaded, lines)]) from None
-    if problems:
-        raise InvalidCriteria(path, problems)
-    return criteria
-
-
-def _read_yaml(text: str) -> tuple[yaml.Node | None, Any]:
-    """
-    Parse a text to tree and value. Raises: yaml.YAMLError: Not YAML; in the Python loader's words.
-    """
-    try:
-        return _parsed(FAST_LOADER(text))
-    except yaml.YAMLError:
-        return _parsed(yaml.SafeLoader(text))
-
-
-def _parsed(loader: Any) -> tuple[yaml.Node | None, Any]:
-    try:
-        root = loader.get_single_node()
-        return root, None if root is None else loader.construct_document(root)
-    finally:
-        loader.dispose()
+        raise ConfigurationError(explain(error, where=str(path))) from None
 
 
 def _estimated(texts: Iterable[str]) -> int:

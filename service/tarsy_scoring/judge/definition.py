@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator
 
 from tarsy_scoring.config.explain import suggest
+from tarsy_scoring.config.values import Frozen
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Prompt = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -25,18 +26,14 @@ PLACEHOLDERS = ("ALERT_DATA", "SESSION_CONVERSATION", "OUTPUT_SCHEMA")
 PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_]+)\s*\}\}")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class Category(_Frozen):
+class Category(Frozen):
     """A part of the total. `max_points` over all categories add up to 100."""
 
     id: Identifier
     max_points: int = Field(ge=1, le=100)
 
 
-class RubricItem(_Frozen):
+class RubricItem(Frozen):
     """One weighted criterion in a `rubric`. The weights add up to 1."""
 
     id: Identifier
@@ -44,7 +41,7 @@ class RubricItem(_Frozen):
     description: Prompt
 
 
-class Definition(_Frozen):
+class Definition(Frozen):
     """
     What a criteria file holds. Prompts are stored without leading and trailing white space.
 
