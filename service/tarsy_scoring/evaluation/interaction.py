@@ -292,9 +292,8 @@ def _strings(arguments: str) -> Iterator[str]:
 
 # --- command lines -------------------------------------------------------------------------------------
 
-# A separator, or text that an escape or quotes protect from the search for one. An open quote extends to the
-# end.
-_LEXEME = re.compile(rb"""\\.|"[^"\\]*+(?:\\.[^"\\]*+)*+(")?|'[^']*+(')?|[;&|\n]""", re.DOTALL)
+# A command up to the next separator outside of quotes. A quote that nothing closes ends it as well.
+_COMMAND = re.compile(rb"""(?:[^;&|\n"'\\]|\\.|"(?:[^"\\]|\\.)*+"|'[^']*+')*+""", re.DOTALL)
 _EDGE = " \t\r\n\"'`;&|"
 
 _WORD = r"""(?<![^\s"'`;&|])(?:%s)(?![^\s"'`;&|])"""
@@ -308,46 +307,26 @@ def _asks_help(text: str, *, is_command_line: bool) -> bool:
 
 def _find_commands(pattern: "re2._Regexp", text: str) -> Iterator[tuple[str, str | None]]:
     """
-    Text and subcommand of each command, from the pattern's match to the command's end.
+    Text and subcommand of each command: from the pattern's match to the next match, or to the command's end.
 
-    A command ends at the next separator outside quotes, at the next match, or at the end of the quotes that
-    it began in (`bash -c "..."`). The slices do not overlap, so the time is linear.
+    The slices do not overlap, so the time is linear.
     """
     data = text.encode("utf-8", "replace")  # RE2 works on bytes; with text it would convert every position
-    groups = range(pattern.groups + 1)  # asks RE2
-    found = [[match.span(group) for group in groups] for match in pattern.finditer(data)]
-    found = [spans for spans in found if spans[0][0] < spans[0][1]]
-    quotes, quoted, outside = _quotes(data), (0, 0), (len(data), len(data))
-    for spans, following in zip(found, [*found[1:], [outside]], strict=False):
-        (start, sought_from), *named_spans = spans
-        while quoted[1] <= start:
-            quoted = next(quotes, outside)
-        stop = min(following[0][0], quoted[1]) if quoted[0] <= start else following[0][0]
-        named = next((span for span in named_spans if span[0] >= 0), None)
-        # A group such as `(\S+)` may include the separator.
-        end = _end(data, start, stop, sought_from=named[0] if named else sought_from)
-        name = data[named[0] : min(named[1], end)].decode("utf-8", "replace").strip(_EDGE) if named else ""
-        yield (
-            " ".join(data[start:end].decode("utf-8", "replace").split()),
-            printable(name, LONGEST_NAME) if name else None,
-        )
+    groups = range(1, pattern.groups + 1)  # asks RE2
+    found = [match for match in pattern.finditer(data) if match.end() > match.start()]
+    stops = [*(match.start() for match in found[1:]), len(data)]
+    for match, stop in zip(found, stops, strict=False):
+        named = next((match.span(group) for group in groups if match.start(group) >= 0), None)
+        # What the pattern matches before the name may hold separators.
+        rest = _COMMAND.match(data, named[0] if named else match.end(), stop)
+        end = rest.end() if rest else stop
+        name = _decoded(data[named[0] : min(named[1], end)]).strip(_EDGE) if named else ""
+        command = " ".join(_decoded(data[match.start() : end]).split())
+        yield command, printable(name, LONGEST_NAME) if name else None
 
 
-def _end(data: bytes, start: int, stop: int, *, sought_from: int) -> int:
-    """The first separator outside quotes in a part of a command line, or the part's end."""
-    for lexeme in _LEXEME.finditer(data, start, stop):
-        if lexeme.start() >= sought_from and lexeme[0] in b";&|\n":
-            return lexeme.start()
-    return stop
-
-
-def _quotes(data: bytes) -> Iterator[tuple[int, int]]:
-    """Start and end of each quoted part, without the quotes."""
-    if b'"' not in data and b"'" not in data:
-        return
-    for lexeme in _LEXEME.finditer(data):
-        if lexeme[0][0] in b"\"'":
-            yield lexeme.start() + 1, lexeme.end() - (lexeme.lastindex is not None)
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
 def printable(name: str, longest: int) -> str:
