@@ -11,25 +11,13 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from rapidfuzz import process
-from rapidfuzz.distance import OSA, Indel
-
 from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.timeline.text import without_invisible
 
-# A typing error is accepted in a long word only: two neighbouring letters swapped, or, in a still longer
-# word, one letter missing or added inside. A replaced letter is never accepted (content and context, exported
-# and exporter), and neither is a change at the end (compute, computer), because it often makes another word.
-SHORTEST_SWAPPED = 7
-SHORTEST_LACKING = 9
-# The largest distance of two whole names in letters, however many words they have.
-FARTHEST = 3
-# Models invent names. A longer one is a sentence, and the cost of a comparison grows with both lengths.
-LONGEST_COMPARED = 100
+LONGEST_COMPARED = 100  # models invent names; a longer one is a sentence
 
 _SEPARATORS = re.compile(r"[\s_-]+")
 _WORD_BREAKS = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])|(?<=[0-9])(?=[A-Z][a-z])")
-_DIGITS = re.compile(r"\d+")
 
 SAME_WORD: Mapping[str, str] = packaged_yaml(__package__, "same_words.yaml")
 
@@ -65,9 +53,7 @@ def merge_spellings(
     Merge spellings into tools, the most used first.
 
     Decisions about a name always apply. Among the other names, equal ones are merged, then similar ones:
-    their words are pairwise the same (`SAME_WORD`), or differ by a plural or by one typing error after the
-    first letter of a long word. Different numbers make different tools. A rarer name joins the most used name
-    that it resembles. Joining is not transitive, so that a chain of small differences merges nothing.
+    their words are pairwise the same (`SAME_WORD`) or differ by a plural.
 
     Args:
         counts: Uses of each spelling.
@@ -92,19 +78,19 @@ def _merge_similar(
 ) -> list[tuple[str | None, Counter[str]]]:
     """Merge each group of equal names into the most used group that it resembles; named ones stay."""
     leaders: list[tuple[str | None, Counter[str]]] = []
-    by_block: defaultdict[tuple[str, ...], dict[int, str]] = defaultdict(dict)
+    by_words: dict[str, int] = {}
     for key, group in sorted(
         groups.items(), key=lambda item: (item[0] not in named, -item[1].total(), item[0])
     ):
         own = [spelling for spelling in group if normalise(spelling) == key]
         words = _words([*own, named[key]] if key in named else own)
         is_compared = key not in apart and 0 < len(words) <= LONGEST_COMPARED
-        known = by_block[_block(words)] if is_compared else {}
-        if key not in named and (leader := _leader(words, known)) is not None:
-            leaders[leader][1].update(group)
-        else:
-            known[len(leaders)] = words
-            leaders.append((named.get(key), group))
+        if is_compared and key not in named and words in by_words:
+            leaders[by_words[words]][1].update(group)
+            continue
+        if is_compared:
+            by_words.setdefault(words, len(leaders))
+        leaders.append((named.get(key), group))
     return leaders
 
 
@@ -129,42 +115,14 @@ def _by_use(group: Counter[str]) -> list[tuple[str, int]]:
 
 
 def _words(spellings: Iterable[str]) -> str:
-    """The words of the spelling with the most words, joined by spaces; `getpodlogs` has one word."""
+    """The words of the spelling with the most words, in the singular; `getpodlogs` has one word."""
     split = ([w.casefold() for w in _WORD_BREAKS.split(_visible(s)) if w] for s in spellings)
     most: list[str] = max(split, key=lambda words: (len(words), words))
-    return " ".join(SAME_WORD.get(word, word) for word in most)
+    return " ".join(_PLURAL.sub(_singular, SAME_WORD.get(word, word)) for word in most)
 
 
-def _block(words: str) -> tuple[str, ...]:
-    """A key that similar names share, so that few pairs are compared: the first letters and all numbers."""
-    return (*(word[0] for word in words.split()), "/", *_DIGITS.findall(words))
+_PLURAL = re.compile(r"(?<=[a-z]{2})(?:(?P<y>ies)|(?<=s|x|z|h)es|(?<!s)s)$")
 
 
-def _leader(words: str, known: Mapping[int, str]) -> int | None:
-    """The first known name that this one resembles; all have the same number of words."""
-    near = process.extract(
-        words, known, scorer=OSA.distance, processor=None, score_cutoff=FARTHEST, limit=None
-    )
-    resembling = (n for other, _, n in near if all(map(_is_same_word, words.split(), other.split())))
-    return min(resembling, default=None)
-
-
-def _is_same_word(first: str, second: str) -> bool:
-    short, long = sorted((first, second), key=len)
-    return short == long or _is_plural(short, long) or _is_typing_error(short, long)
-
-
-def _is_typing_error(short: str, long: str) -> bool:
-    if len(short) == len(long):
-        are_swapped = sorted(short) == sorted(long) and OSA.distance(short, long, score_cutoff=1) == 1
-        return are_swapped and len(short) >= SHORTEST_SWAPPED
-    is_at_the_end = long.startswith(short)
-    return (
-        len(short) >= SHORTEST_LACKING
-        and not is_at_the_end
-        and Indel.distance(short, long, score_cutoff=1) == 1
-    )
-
-
-def _is_plural(one: str, many: str) -> bool:
-    return len(one) >= 3 and many in {one + "s", one + "es", one.removesuffix("y") + "ies"}
+def _singular(ending: re.Match[str]) -> str:
+    return "y" if ending["y"] else ""

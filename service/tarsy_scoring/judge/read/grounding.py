@@ -32,13 +32,11 @@ def check_citations(analysis: str, evidence: FittedContext) -> Grounding:
     name their entries; an id without an entry is a citation there, too. A quotation holds if an
     entry so named contains it. Without an id, any entry may contain it.
 
-    A quotation is text in double quotation marks with at least three words or 16 characters, or code with at
-    least three words. White space, case, Markdown, shapes for quotation marks and dashes, and punctuation at
-    the ends are ignored. Words and numbers must be whole. `...` matches anything in the same entry. Code
-    after a word about an omitted step (``It should have read `the second log` ``) is a suggestion and no
-    citation, unless a word for evidence comes in between (`... that E4 shows ...`). Commands are never
-    citations: judges write those that ran and those that they miss alike. An id without an entry that the
-    evidence uses as a word (`E11000`, a MongoDB error) is no citation.
+    A quotation is text in double quotation marks with at least three words or 16 characters. White space,
+    case, Markdown, shapes for quotation marks and dashes, and punctuation at the ends are ignored. Words and
+    numbers must be whole. `...` matches anything in the same entry. Code and commands are never citations:
+    judges write those that ran and those that they miss alike. An id without an entry that the evidence uses
+    as a word (`E11000`, a MongoDB error) is no citation.
 
     Linear in the analysis and the evidence, except for the search per quotation; the first 1,000 count.
     The first 20 different citations that do not hold are given, each quotation cut to 300 characters.
@@ -91,8 +89,6 @@ class _Sentence:
     ids: dict[str, None] = field(default_factory=dict)
     """Entry ids in the sentence, each once, in order."""
     quotations: list[str] = field(default_factory=list)
-    suggests: bool = False
-    """Whether code that comes next is a suggestion, as the words before it indicate."""
 
 
 _NUMBER = r"[1-9][0-9]{0,5}"
@@ -102,27 +98,14 @@ _ID = (
     rf"(?<![\w.\\/@$%#=+&–-])(?<![0-9A-F]:)E{_NUMBER}"
     rf"(?:\s?[-–/+&]\s?E{_NUMBER}|–{_NUMBER})*(?![\w%]|\.[0-9]|[-–]\w|:[0-9A-Fa-f]{{2}}\b)"
 )
-_SUGGESTS = (
-    r"should|could|would|might|must|ought|needs? to|needed to|never|not|cannot|[a-z]{1,8}n['’]t"
-    r"|fail(?:s|ed|ing|ure)? to|without|instead|rather|better|missing|missed|lack(?:s|ed|ing)?|omitted|skipped"
-    r"|recommend(?:s|ed|ations?)?|suggest(?:s|ed|ions?)?|try|e\.g\.|such as|for example"
-)
-# Without `show`, since judges write `does not show`, and without nouns such as `logs`.
-_CLAIMS = r"shows|showed|shown|says|said|reads|reported|returns|returned|contains|contained|stated|printed|reveals|revealed"
 # The lookahead for the first character rejects most positions at once.
-_TOKENS = (
-    r'(?=["“„«`E.!?\n])(?:(?<!\w)"(?P<straight>(?=\S)(?:\\.|[^"\\\n]|\n(?![ \t]*\n))++)"'
-    r"|[“„](?P<curved>(?:[^“”„\n]|\n(?![ \t]*\n))++)[”“]|«(?P<angled>[^«»\n]++)»"
-    r"|(?<!`)(?P<ticks>`++)(?P<code>[^`\n]++)(?P=ticks)(?!`)"
+_TOKEN = re.compile(
+    r'(?=["“„E.!?\n])(?:(?<!\w)"(?P<straight>(?=\S)(?:\\.|[^"\\\n]|\n(?![ \t]*\n))++)"'
+    r"|[“„](?P<curved>(?:[^“”„\n]|\n(?![ \t]*\n))++)[”“]"
     rf"|(?P<id>{_ID})"
     # Ends a sentence. In `... refused. [E17]` the id still belongs to it.
     r"|(?P<end>(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)[.!?](?=[)\]*_'’”\"]{0,4}(?:\s|$))(?![^\w\n]{0,6}[\[(]E[0-9])"
     r"|\n(?:(?=[ \t]*(?:\n|[-*+•>|#]|`{3}))|[ \t]*[0-9]{1,3}[.)](?=[ \t]))))"
-)
-# Words that suggest affect code. In a text without code the search for them would take most time.
-_TOKEN = re.compile(_TOKENS)
-_TOKEN_AROUND_CODE = re.compile(
-    rf"{_TOKENS}|(?<![\w-])(?i:(?P<suggests>{_SUGGESTS})|(?P<claims>{_CLAIMS}))(?![\w-])"
 )
 # A command begins with a program whose name is no English word, or has an option.
 _COMMAND = re.compile(
@@ -130,7 +113,7 @@ _COMMAND = re.compile(
     r"|gcloud|az|terraform|systemctl|journalctl|dmesg|grep|ls|ps|df|du|netstat|nslookup|tcpdump|traceroute)\s+\S"
     r"|(?:\$ )?[a-z][\w./-]*+\s(?:[^\n]*\s)?--?[A-Za-z]"
 )
-_QUOTATIONS = ("straight", "curved", "angled", "code")
+_QUOTATIONS = ("straight", "curved")
 _FEWEST_WORDS, _FEWEST_CHARACTERS = 3, 16
 _NUMBERS = re.compile(_NUMBER)
 _CAPITAL_NEXT = re.compile(r"\s+(?!E[0-9])[A-Z]")
@@ -156,13 +139,9 @@ def _sentences(analysis: str) -> Iterator[_Sentence]:
         kind = token.lastgroup or ""
         if kind == "id":
             sentence.ids |= dict.fromkeys(f"E{number}" for number in _NUMBERS.findall(token[0]))
-        elif kind in ("suggests", "claims"):
-            sentence.suggests = kind == "suggests"
-        elif kind in _QUOTATIONS and not (
-            (kind == "code" and sentence.suggests) or _COMMAND.match(token[kind])
-        ):
+        elif kind in _QUOTATIONS and not _COMMAND.match(token[kind]):
             sentence.quotations.append(token[kind])
-        if not _ends_sentence(token, sentence):
+        if not _ends_sentence(token):
             continue
         sentence.end = token.end()
         yield sentence
@@ -173,27 +152,23 @@ def _sentences(analysis: str) -> Iterator[_Sentence]:
 
 def _tokens(text: str) -> Iterator[re.Match[str]]:
     """
-    Yield ids, quotations, suggesting words and sentence ends.
+    Yield ids, quotations and sentence ends.
 
     Text in quotation marks that is no quotation is searched for them, too.
     """
-    pattern = _TOKEN_AROUND_CODE if "`" in text else _TOKEN
-    position, closing_ticks = 0, -1
-    while token := pattern.search(text, position):
-        kind = token.lastgroup or ""
-        position = token.end()
-        if kind == "code" and token.start() == closing_ticks:
-            position = token.start("code")  # these ticks close the code before them and open none
-        elif kind in _QUOTATIONS and not _is_quotation(token):
+    position = 0
+    while token := _TOKEN.search(text, position):
+        is_quoted = token.lastgroup in _QUOTATIONS
+        if is_quoted and not _is_quotation(token):
             position = token.start() + 1
-            closing_ticks = token.end(kind) if kind == "code" else closing_ticks
         else:
+            position = token.end()
             yield token
 
 
-def _ends_sentence(token: re.Match[str], sentence: _Sentence) -> bool:
+def _ends_sentence(token: re.Match[str]) -> bool:
     kind = token.lastgroup or ""
-    if kind not in _QUOTATIONS or (kind == "code" and sentence.suggests):
+    if kind not in _QUOTATIONS:
         return kind == "end"
     return token[kind][-1] in ".!?" and _CAPITAL_NEXT.match(token.string, token.end()) is not None
 
@@ -205,7 +180,7 @@ def _is_quotation(token: re.Match[str]) -> bool:
     if kind == "straight" and (text[-1].isspace() or _WORD_CHARACTER.match(token.string, token.end())):
         return False
     words = sum(_LETTER_OR_DIGIT.search(word) is not None for word in text.split())
-    return words >= _FEWEST_WORDS or (words > 0 and kind != "code" and len(text) >= _FEWEST_CHARACTERS)
+    return words >= _FEWEST_WORDS or (words > 0 and len(text) >= _FEWEST_CHARACTERS)
 
 
 # --- evidence ------------------------------------------------------------------------------------
