@@ -316,7 +316,7 @@ def _find_commands(pattern: "re2._Regexp", text: str) -> Iterator[tuple[str, str
     found = [match for match in pattern.finditer(data) if match.end() > match.start()]
     stops = [*(match.start() for match in found[1:]), len(data)]
     for match, stop in zip(found, stops, strict=False):
-        named = next((match.span(group) for group in groups if match.start(group) >= 0), None)
+        named = next(filter(lambda span: span[0] >= 0, map(match.span, groups)), None)
         # What the pattern matches before the name may hold separators.
         rest = _COMMAND.match(data, named[0] if named else match.end(), stop)
         end = rest.end() if rest else stop

@@ -12,7 +12,6 @@ from typing import Literal
 from tarsy_scoring.evaluation.interaction import Counts
 
 MOST_MESSAGES = 3  # of failed gates in one reason; the others are named
-_SHOWN_DECIMALS = 2  # of a number in a reason; more where they are needed to show a difference
 _SIGNIFICANT_DECIMALS = 6  # removes the floating-point error of a weighted score
 
 
@@ -85,39 +84,28 @@ def decide_outcome(
     Args:
         weighted_score: Of a rubric, 0-1.
     """
-    reasons = [_failed_gates(failed)] if (failed := [g for g in gates if not g.passed]) else []
+    failed = [gate for gate in gates if not gate.passed]
+    reasons = [_failed_gates(failed)] if failed else []
     judge_passed: bool | None = None
     if total_score is not None and threshold.value is not None:
         exact = _exact_total(total_score, threshold, weighted_score)
         judge_passed = exact >= threshold.value
         if not judge_passed:
-            reasons.append(_below(total_score, exact, threshold.value))
+            total = (
+                f"total {total_score}"
+                if total_score < threshold.value
+                else f"total before rounding, {exact:.10g},"
+            )
+            reasons.append(f"the {total} is below the threshold {threshold.value:.10g}")
     if not gates and judge_passed is None:
         return Outcome(None)
     return Outcome("fail" if reasons else "pass", "; ".join(reasons) or None, judge_passed)
-
-
-def _below(total: int, exact: float, threshold: float) -> str:
-    """Say in numbers of 0-100 that a total, `exact` before rounding, is below the threshold."""
-    if total < threshold:
-        return "the total {} is below the threshold {}".format(*_distinguishable(total, threshold))
-    return "the total before rounding, {}, is below the threshold {}".format(
-        *_distinguishable(exact, threshold)
-    )
 
 
 def _failed_gates(failed: Sequence[GateResult]) -> str:
     shown = "; ".join(f"gate {g.name!r} failed: {g.message}" for g in failed[:MOST_MESSAGES])
     more = failed[MOST_MESSAGES:]
     return f"{shown}; and {len(more)} more: {', '.join(repr(g.name) for g in more)}" if more else shown
-
-
-def _distinguishable(low: float, high: float) -> tuple[str, str]:
-    """Two numbers with the fewest decimals that show which one is lower, without trailing zeros."""
-    decimals = range(_SHOWN_DECIMALS, _SIGNIFICANT_DECIMALS)
-    enough = next((n for n in decimals if round(low, n) < round(high, n)), _SIGNIFICANT_DECIMALS)
-    shown, needed = (f"{number:.{enough}f}".rstrip("0").rstrip(".") for number in (low, high))
-    return shown, needed
 
 
 def _exact_total(total_score: int, threshold: Threshold, weighted_score: float | None) -> float:

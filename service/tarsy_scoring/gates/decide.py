@@ -207,12 +207,17 @@ def _holds(assertion: config.Assertion, values: Sequence[Any]) -> Decision:
     if assertion.kind == "equals":
         return _is_same(value, wanted), ""
     if assertion.kind == "contains":
-        if isinstance(value, list):  # elements as text or as JSON
-            as_json = config.json_or_text(wanted)
-            return any(_is_same(item, wanted) or _is_same(item, as_json) for item in value), ""
-        return isinstance(value, str | dict) and wanted in value, ""
+        return _contains(value, wanted), ""
     compare = {"len >=": ge, "len ==": eq, "len >": gt}[assertion.kind]
     return isinstance(value, str | list | dict) and compare(len(value), wanted), ""
+
+
+def _contains(value: Any, wanted: str) -> bool:
+    """Part of a text, key of an object, or element of a list (as text or as JSON)."""
+    if isinstance(value, list):
+        as_json = config.json_or_text(wanted)
+        return any(_is_same(item, wanted) or _is_same(item, as_json) for item in value)
+    return isinstance(value, str | dict) and wanted in value
 
 
 def _is_same(one: Any, other: Any) -> bool:
