@@ -19,7 +19,7 @@ def insights() -> None:
     Publishes, per chain, the figures of the last hour and of the last day: scores, their mean, the share
     under the threshold, failures, failure tags and cost. They go to SCORING_TOPIC_SCORING_INSIGHTS within
     about a second after a score ended, one message per chain, which replaces the one before. Reads scoring
-    events to learn which chains changed, and the figures from SCORING_DATABASE_URL, where read access is
+    events to learn that scores ended, and the figures from SCORING_DATABASE_URL, where read access is
     enough. Of several processes one works and the others stand by. It keeps no state and may be killed at any
     moment. Serves /metrics, /healthz and /readyz on SCORING_METRICS_PORT. Needs the extra `insights`: pip
     install 'tarsy-scoring[insights]'.

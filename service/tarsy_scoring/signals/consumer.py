@@ -1,10 +1,9 @@
 """
-Consumes scoring events from Kafka with Faust, to report which chains changed.
+Consumes scoring events from Kafka with Faust, to report that figures may have changed.
 
-An event only says that the figures of a chain may have changed; the figures come from the database. A record
-that is read twice therefore changes nothing, and a lost one delays the figures by up to a minute (see
-`publisher`). So Faust's own commits, assignments and restarts suffice, and Faust tables, changelogs and
-offsets are not used.
+The figures come from the database. A record that is read twice therefore changes nothing, and a lost one
+delays the figures by up to a minute (see `publisher`). So Faust's own commits, assignments and restarts
+suffice, and Faust tables, changelogs and offsets are not used.
 """
 
 import asyncio
@@ -17,41 +16,14 @@ from typing import Any
 import faust
 import structlog
 from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
-from pydantic_core import from_json
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.security import REQUEST_TIMEOUT_MS, connection_options
-from tarsy_scoring.signals.figures import NO_CHAIN
 
 log = structlog.get_logger()
 
 RETRY_S = 5.0
 STOP_WITHIN_S = 5.0
-ENDS = ("scoring.completed", "scoring.failed")
-
-
-def read_ended_chain(value: bytes | None) -> str | None:
-    """
-    Read on which chain a production score ended, from a record's value; None: it is another scoring event.
-
-    Raises:
-        ValueError: The value is not a scoring event.
-    """
-    try:
-        payload = from_json(value or b"", allow_inf_nan=False)
-        if payload["type"] not in ENDS or payload["purpose"] != "production":
-            return None
-        chain = payload["chain_id"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError("not a scoring event") from error
-    if not isinstance(chain, str | None):
-        raise ValueError("not a scoring event")
-    return chain or NO_CHAIN
-
-
-def app_id(settings: Settings) -> str:
-    """Name of the Faust app, which is also the consumer group."""
-    return f"{settings.kafka_group}-insights"
 
 
 async def consume(settings: Settings, take: Callable[[bytes | None], None]) -> None:
@@ -92,7 +64,7 @@ async def _run_app(
         await app.start()
         await app.wait_until_stopped()
         return app.crash_reason
-    except Exception as error:  # noqa: BLE001 - whatever it is, the figures are still published, and Faust is retried
+    except Exception as error:  # noqa: BLE001 - figures are still published, and Faust is retried
         return error
     finally:
         if app is not None:
@@ -117,7 +89,7 @@ def faust_app(settings: Settings, directory: Path) -> faust.App:
     for name in ("faust", "mode"):  # our own log lines report what matters
         logging.getLogger(name).setLevel(level)
     return faust.App(
-        app_id(settings),
+        f"{settings.kafka_group}-insights",  # also the consumer group
         broker=[f"kafka://{server.strip()}" for server in settings.require_kafka().split(",")],
         broker_credentials=credentials(settings),
         broker_session_timeout=session_s,
@@ -130,7 +102,7 @@ def faust_app(settings: Settings, directory: Path) -> faust.App:
         datadir=str(directory),
         topic_allow_declare=False,
         topic_disable_leader=True,
-        stream_wait_empty=False,  # partitions may move at once: marking a chain needs no draining
+        stream_wait_empty=False,  # partitions may move at once: a mark needs no draining
         web_enabled=False,
         autodiscover=False,
     )

@@ -1,9 +1,9 @@
 """
 Publishes rolling figures per chain, in one process at a time.
 
-A chain is published when events report a change, at most once a second, and whenever the windows moved. Every
-minute all figures are read again, because windows lose scores as time passes and events may be
-lost.
+The figures are read again when events report that a score ended, at most once a second, and every minute,
+because windows lose scores as time passes and events may be lost. Chains whose figures differ from their last
+message are published.
 
 Laws. A message has the figures that the database had when it was read. Only the process that holds the
 advisory lock publishes. A process that was frozen may still send older figures after another one took over;
@@ -11,35 +11,32 @@ consumers keep the message with the later `timestamp`, which comes from the data
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
-from tarsy_scoring.signals.consumer import consume, read_ended_chain
+from tarsy_scoring.signals.consumer import consume
 from tarsy_scoring.signals.figures import NO_CHAIN, is_empty, read_figures
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.stopping import unless_stopped
 
 log = structlog.get_logger()
 
-ROUND_S = 1.0  # how often changed chains are published
+ROUND_S = 1.0  # how often changed figures are published
 READING_SHARE = 0.1  # most time spent reading figures: a large fleet gets them less often
 REFRESH_S = 60  # divides every hop, so that a window is published as soon as it moved
 STANDBY_S = 2.0
 PUBLISH_TIMEOUT_S = 10.0
-# Keys of `scoring.drift_detected` in the same compacted topic. A chain with such a name is not published: it
-# would overwrite the finding.
-DRIFT_KEY = re.compile(r"drift:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+ENDS = ("scoring.completed", "scoring.failed")
 
 _LEADER = AdvisoryLock("tarsy-scoring insights")
 
@@ -57,7 +54,7 @@ class RollingSignals:
         self._database = database
         self._metrics = metrics
         self._publisher = Publisher(settings)
-        self._changed: set[str] = set()  # chains whose figures may have changed
+        self._has_changed = False  # whether a score may have ended since the figures were read
         # The figures in each chain's last acknowledged message, so that equal figures are not sent again.
         self._published: dict[str, Mapping[str, Any]] = {}
         self._reading_s = 0.0
@@ -79,9 +76,8 @@ class RollingSignals:
     async def _lead(self, stopping: asyncio.Event) -> None:
         """Publish until `stopping`."""
         self._published.clear()  # the former leader may have published other figures
-        self._metrics.kafka_up.labels("insights").set(
-            1
-        )  # the brokers answered when the start looked for the topics
+        # The brokers answered when the start looked for the topics.
+        self._metrics.kafka_up.labels("insights").set(1)
         consumer = asyncio.create_task(consume(self._settings, self.take_event))
         try:
             await self._publish_rounds(stopping)
@@ -96,7 +92,8 @@ class RollingSignals:
             try:
                 [[now]] = await self._database.fetch("SELECT clock_timestamp()")
                 minute = int(now.timestamp()) // REFRESH_S
-                await self.publish_changed(now, refresh=minute != refreshed_at)
+                if self._has_changed or minute != refreshed_at:
+                    await self.publish_changed(now)
                 if refreshed_at is None:
                     log.info("insights.ready", chains=len(self._published))
                 refreshed_at, self.lacking = minute, None
@@ -115,74 +112,59 @@ class RollingSignals:
         else:
             log.warning("insights.waiting", reason=self.lacking)
 
-    # --- marking ---------------------------------------------------------------------------------------
-
     def take_event(self, value: bytes | None) -> None:
-        """Mark the chain of a score that ended as changed. Never raises."""
+        """Note the end of a production score. Never raises."""
         try:
-            chain = read_ended_chain(value)
-        except ValueError:
+            event = from_json(value or b"")
+            is_end = event["type"] in ENDS and event["purpose"] == "production"
+        except (ValueError, KeyError, TypeError):
             self._metrics.insights_events.labels("unreadable").inc()
             return
-        if chain is not None:
+        if is_end:
             self._metrics.insights_events.labels("counted").inc()
-            self._changed.add(chain)
+            self._has_changed = True
 
-    # --- publishing ------------------------------------------------------------------------------------
-
-    async def publish_changed(self, now: datetime, *, refresh: bool) -> int:
+    async def publish_changed(self, now: datetime) -> int:
         """
-        Publish windows for changed chains that differ from the last ones published.
+        Read the figures of all chains, and publish those that differ from the last ones published.
 
         Args:
             now: By the database clock.
-            refresh: Read all chains, and not only the changed ones: windows move, and an event may be lost.
 
         Returns:
             How many messages the brokers acknowledged.
 
         Raises:
-            DatabaseAway, BrokerAway, TooLarge: Chains that were not published stay marked as changed.
+            DatabaseAway, BrokerAway, TooLarge: What was not published is published by the next call.
         """
-        changed, self._changed = self._changed, set()
-        chains = {*changed, *self._published} if refresh else changed
+        self._has_changed, began_s = False, time.monotonic()
         try:
-            began_s, figures = time.monotonic(), {}
-            if refresh or chains:
-                figures = await read_figures(self._database, self._settings, now, chains, with_others=refresh)
+            figures = await read_figures(self._database, self._settings, now, self._published)
             self._reading_s = time.monotonic() - began_s
-            news = {chain: windows for chain, windows in figures.items() if self._is_news(chain, windows)}
+            news = {
+                chain: windows for chain, windows in figures.items() if windows != self._published.get(chain)
+            }
             acknowledged = await self._publish(news, now)
-        except BaseException:
-            self._changed |= changed
-            raise
-        for chain in acknowledged:
-            self._published.pop(chain, None)
-            if not is_empty(news[chain]):
+            for chain in acknowledged:
                 self._published[chain] = news[chain]
-        if missing := news.keys() - acknowledged:
-            self._changed |= missing
-            raise BrokerAway(f"{len(missing)} of {len(news)} messages were not acknowledged in time")
+                if is_empty(news[chain]):  # sent once, when the last score has left the windows
+                    del self._published[chain]
+            if len(acknowledged) < len(news):
+                missing = len(news) - len(acknowledged)
+                raise BrokerAway(f"{missing} of {len(news)} messages were not acknowledged in time")
+        except (DatabaseAway, BrokerAway, TooLarge):
+            self._has_changed = True
+            raise
         return len(news)
 
     async def _publish(self, news: Mapping[str, Mapping[str, Any]], now: datetime) -> list[str]:
         """Publish the windows; returns the chains whose message the brokers acknowledged."""
-        if not news:
-            return []
         messages = [
             (chain.encode(), to_json(_message(chain, windows, now)), ()) for chain, windows in news.items()
         ]
         topic = self._settings.topic_scoring_insights
         are_there = await self._publisher.publish(topic, messages, PUBLISH_TIMEOUT_S)
         return [chain for chain, is_there in zip(news, are_there, strict=True) if is_there]
-
-    def _is_news(self, chain: str, windows: Mapping[str, Any]) -> bool:
-        """Whether the windows of the chain differ from the last acknowledged message."""
-        if DRIFT_KEY.fullmatch(chain):
-            return False
-        last = self._published.get(chain)
-        # Windows that count nothing are sent once, when the last score has left them.
-        return windows != last and not (last is None and is_empty(windows))
 
 
 def _message(chain: str, windows: Mapping[str, Any], now: datetime) -> dict[str, Any]:

@@ -12,9 +12,7 @@ from pydantic_core import to_json
 from tables import table
 from tarsy_scoring.cli import cli
 from tarsy_scoring.events import DriftDetected
-from tarsy_scoring.signals.publisher import DRIFT_KEY
 from tarsy_scoring.studies.detection import AnchorJudgement, ChainScore, Tenure
-from tarsy_scoring.studies.drift_loop import message_of
 from tarsy_scoring.studies.drift_report import standing_of
 from tarsy_scoring.studies.estimates import Estimate
 from tarsy_scoring.studies.findings import Finding, Situation, event_of
@@ -51,12 +49,6 @@ def a_finding(**changes: Any) -> Finding:
         published_at=None,
     )
     return replace(found, **changes)
-
-
-def test_event_key_is_a_drift_key() -> None:
-    key, _, _ = message_of(event_of(a_finding()))
-
-    assert DRIFT_KEY.fullmatch(key.decode())
 
 
 def test_event_repeats_its_finding() -> None:

@@ -1,10 +1,9 @@
 """How rolling signals read the end of a score from an event, cut windows, and set up Faust."""
 
-import json
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
 from click.testing import CliRunner
@@ -14,46 +13,34 @@ from secured_kafka import Authority
 from tables import table
 from tarsy_scoring.commands.insights import insights
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.signals.consumer import credentials, faust_app, read_ended_chain
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.signals.consumer import credentials, faust_app
 from tarsy_scoring.signals.figures import windows_at
+from tarsy_scoring.signals.publisher import RollingSignals
+from tarsy_scoring.telemetry.metrics import Metrics
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "schemas" / "examples"
-COMPLETED: dict[str, Any] = json.loads((EXAMPLES / "scoring-completed.json").read_text("utf-8"))
-FAILED: dict[str, Any] = json.loads((EXAMPLES / "scoring-failed.json").read_text("utf-8"))
 BROKERS = {"SCORING_KAFKA_BOOTSTRAP_SERVERS": "one:9092, [::1]:9093", "SCORING_KAFKA_GROUP": "g"}
 
 
-@pytest.mark.parametrize(
-    ("event", "chain"),
-    [
-        pytest.param(COMPLETED, "kubernetes", id="completed"),
-        pytest.param(FAILED | {"chain_id": None}, "", id="no-chain"),
-        pytest.param(COMPLETED | {"type": "scoring.started"}, None, id="start"),
-        pytest.param(COMPLETED | {"type": "of-a-later-version"}, None, id="unknown-type"),
-        pytest.param(COMPLETED | {"purpose": "anchor"}, None, id="anchor"),
-    ],
-)
-def test_ends_of_production_scores_are_read(event: dict[str, Any], chain: str | None) -> None:
-    assert read_ended_chain(json.dumps(event).encode()) == chain
+@table
+def test_ends_of_production_scores_are_noted(value: str, result: str | None) -> None:
+    metrics = Metrics()
+    signals = RollingSignals(Settings(), cast(Database, None), metrics)
 
+    signals.take_event(value.encode())
 
-def test_anything_but_a_scoring_event_is_refused() -> None:
-    broken = [
-        *(None, b"", b"{", b"[]", b"7", b"\xff", b"[" * 10_000, b'{"type": "scoring.completed"}'),
-        json.dumps(COMPLETED | {"chain_id": 7}).encode(),
-    ]
-    for value in broken:
-        with pytest.raises(ValueError, match="not a scoring event"):
-            read_ended_chain(value)
+    counts = {label: metrics.insights_events.labels(label)._value.get() for label in ("counted", "unreadable")}
+    assert counts == {label: float(label == result) for label in counts}
 
 
 @table
 def test_windows_end_at_the_next_hop(now: str, ends: str) -> None:
-    hour, day = windows_at(datetime.fromisoformat(f"2026-03-02T{now}Z"))
+    windows = windows_at(datetime.fromisoformat(f"2026-03-02T{now}Z"))
 
-    assert f"{hour.end:%H:%M} {day.end:%H:%M}" == ends
-    assert (hour.end - hour.start, day.end - day.start) == (timedelta(hours=1), timedelta(hours=24))
+    assert " ".join(f"{end:%H:%M}" for _, end in windows.values()) == ends
+    assert [end - start for start, end in windows.values()] == [timedelta(hours=1), timedelta(hours=24)]
 
 
 def test_faust_is_set_up_like_our_other_clients(tmp_path: Path) -> None:
