@@ -20,9 +20,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from tarsy_scoring import events
+from tarsy_scoring.scores.shapes import ScoreDocument
 from tarsy_scoring.telemetry.metrics import PREFIX, Metrics, declarations
 from tarsy_scoring.web.app import application
-from tarsy_scoring.web.documents import ScoreDocument
 
 METRICS_BEGIN, METRICS_END = "<!-- metrics: generated from telemetry/metrics.yaml -->", "<!-- /metrics -->"
 ROOT = Path(__file__).resolve().parents[1]

@@ -48,7 +48,7 @@ def main() -> NoReturn:
     """Run a command and end the process with the exit status."""
     try:
         status = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         status = 130
     except click.ClickException as error:
         error.message = plain_lines(error.message)
@@ -56,8 +56,6 @@ def main() -> NoReturn:
         status = error.exit_code
     except ConfigurationError as error:
         status = _complain(str(error), ASKED_WRONGLY)
-    except KeyboardInterrupt:
-        status = 130
     except BrokenPipeError:
         status = FAILED
     except BaseExceptionGroup as group:

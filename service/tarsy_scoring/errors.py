@@ -245,8 +245,8 @@ class SessionTooLarge(Unscorable):
     def __init__(self, session_id: str, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(
             f"the session {session_id} is too large to be read: it has at least {size_bytes:,} bytes, and "
-            f"SCORING_MAX_SESSION_BYTES allows {limit_bytes:,}; raise that limit together with the memory of workers "
-            "and API"
+            f"SCORING_MAX_SESSION_BYTES allows {limit_bytes:,}; raise that limit together with the memory of "
+            "workers and API"
         )
 
 

@@ -42,6 +42,11 @@ _OR_EMPTY = BeforeValidator(lambda v: None if v == "" else v)
 Name = Annotated[str | None, Field(max_length=255), _OR_EMPTY]
 
 
+Purpose = Literal["production", "consistency", "anchor", "shadow"]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
 class _Model(BaseModel):
     # No process needs all of these models, and many need none.
     model_config = ConfigDict(defer_build=True)
@@ -58,16 +63,10 @@ _WEB_ADDRESS = (
 _A_TEXT = r"^[^\x00]*[^\x00\s][^\x00]*$"
 
 
-def _matching(pattern: str, otherwise: str) -> Any:
-    """A check of a text by a pattern, which the schema shows, with an error for people."""
-    compiled = re.compile(pattern.removesuffix("$") + r"\Z")
-
-    def check(text: str | None) -> str | None:
-        if text is not None and compiled.match(text) is None:
-            raise ValueError(otherwise)
-        return text
-
-    return AfterValidator(check)
+def _check_address(text: str | None) -> str | None:
+    if text is not None and re.fullmatch(_WEB_ADDRESS.removesuffix("$"), text) is None:
+        raise ValueError("is not an address that begins with http:// or https://, without user and blanks")
+    return text
 
 
 class GivenReference(_Incoming):
@@ -78,18 +77,15 @@ class GivenReference(_Incoming):
         Field(
             min_length=1,
             max_length=MAX_REFERENCE_CHARACTERS,
+            pattern=_A_TEXT,
             description="The cause as it is known now. Secrets in it are masked before it is stored.",
-            json_schema_extra={"pattern": _A_TEXT},
         ),
-        _matching(_A_TEXT, "is blank, or holds a NUL character"),
     ]
     source_url: Annotated[
         Annotated[str, Field(max_length=MAX_URL_CHARACTERS, json_schema_extra={"pattern": _WEB_ADDRESS})]
         | None,
         _OR_EMPTY,
-        _matching(
-            _WEB_ADDRESS, "is not an address that begins with http:// or https://, without user and blanks"
-        ),
+        AfterValidator(_check_address),
     ] = Field(None, description="Where it is written, e.g. the ticket; http or https.")
     provided_by: Name = Field(
         None, pattern=r"^[^\x00]*$", description="Who found out; default: who sends it."
@@ -114,8 +110,8 @@ class Referring(_Model):
     reference: GivenReference | None = Field(None, description="Judge against it; implies a new score.")
     use_reference: bool | None = Field(
         True,
-        description="False: judge without the reference that is stored for the session, if there is one. Implies a new "
-        "score, and excludes `reference`.",
+        description="False: judge without the reference that is stored for the session, if there is one. "
+        "Implies a new score, and excludes `reference`.",
     )
 
     @model_validator(mode="after")
@@ -186,25 +182,25 @@ Ended = Annotated[
 class Usage(_Model):
     """Sums over the turns of a score; null where a turn did not report it."""
 
-    input_tokens: int | None = None
-    cached_input_tokens: int | None = None
-    output_tokens: int | None = None
-    cost_usd: float | None = None
+    input_tokens: Count | None = None
+    cached_input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    cost_usd: Annotated[float, Field(ge=0)] | None = None
 
 
 class InteractionTotals(_Model):
     """Measured facts about the tool calls of a session; a rate is null where there was no command."""
 
-    total_commands: int
-    unique_commands: int
-    error_count: int
-    retry_count: int
-    help_invocations: int
-    repeated_after_failure: int
-    error_rate: float | None
-    retry_rate: float | None
-    first_try_success_rate: float | None
-    iteration_ratio: float | None
+    total_commands: Count
+    unique_commands: Count
+    error_count: Count
+    retry_count: Count
+    help_invocations: Count
+    repeated_after_failure: Count
+    error_rate: Share | None
+    retry_rate: Share | None
+    first_try_success_rate: Share | None
+    iteration_ratio: Share | None
     completed: bool = Field(description="Whether the session ended as `completed`.")
 
 
@@ -216,7 +212,7 @@ class _Outgoing(_Model):
     position: int = Field(
         ge=1, description="Grows by one over all events; the `last_event_id` of the gateway."
     )
-    purpose: Literal["production", "consistency", "anchor", "shadow"]
+    purpose: Purpose
     score_id: str
     session_id: str
     request_id: str
@@ -226,7 +222,7 @@ class _Outgoing(_Model):
     timestamp_us: int = Field(description="The same moment in microseconds since 1970.")
     left_out: list[str] = Field(
         [],
-        description="Fields that are empty or absent here because the topic does not allow so large an event.",
+        description="Fields that are empty or absent here, since the topic does not allow so large an event.",
     )
 
 
@@ -292,10 +288,10 @@ class WindowFigures(_Model):
     end: datetime = Field(
         description="The first moment after the window; in the future until the window moves."
     )
-    scores: int = Field(ge=0, description="Completed scores.")
-    scored: int = Field(ge=0, description="Completed scores with a total, judged without a reference.")
+    scores: Count = Field(description="Completed scores.")
+    scored: Count = Field(description="Completed scores with a total, judged without a reference.")
     mean: float | None = Field(description="Mean of these totals; null: there is none.")
-    under_threshold: int = Field(ge=0, description="Totals below `threshold`.")
+    under_threshold: Count = Field(description="Totals below `threshold`.")
     threshold: float = Field(ge=0, le=100, description="The chain's `pass_threshold`; 50 where it has none.")
     share_under_threshold: float | None = Field(
         ge=0, le=1, description="`under_threshold` / `scored`; null if none."

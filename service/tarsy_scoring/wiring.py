@@ -20,7 +20,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, errors_of
 from tarsy_scoring.gates import sandbox
 from tarsy_scoring.judge.ask.prices import Prices
-from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry, load_criteria
+from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.kafka.security import check_login
 from tarsy_scoring.limits.budgets import require_affordable
 from tarsy_scoring.limits.fleet import Limits
@@ -169,7 +169,7 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
     """
     if errors := setting_errors(settings, roles, environ):
         raise ConfigurationError("\n".join(map(str, errors)))
-    warn_of_settings(settings, roles, environ)
+    warn_of_settings(settings, roles)
 
 
 def setting_errors(
@@ -181,7 +181,9 @@ def setting_errors(
     Logs variables without a meaning, which may be those that are missing.
     """
     for variable in settings.unknown_variables:
-        log.warning("settings.unknown_variable", variable=variable, advice=variable_advice(variable))
+        near = nearest_variable(variable)
+        advice = "no setting has this name" + (f"; did you mean {near}?" if near else "")
+        log.warning("settings.unknown_variable", variable=variable, advice=advice)
     checks: list[Callable[[], object]] = [settings.require_database]
     if "intake" in roles or "relay" in roles:
         checks.append(settings.require_kafka)
@@ -193,45 +195,18 @@ def setting_errors(
     return errors + _errors_of_criteria(settings)
 
 
-def warn_of_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]) -> None:
-    """
-    Log settings that are allowed but probably a mistake.
-
-    Raises:
-        ConfigurationError: A setting is wrong (see `setting_errors`); one that is not set is passed over.
-    """
+def warn_of_settings(settings: Settings, roles: tuple[Role, ...]) -> None:
+    """Log settings that are allowed but probably a mistake."""
     config = settings.config
     if "judging" in roles:
         for name, provider in config.providers.items():
-            if _is_in_clear(provider.base_url):  # sessions and keys can be read on the way
+            url = urlsplit(provider.base_url)
+            if url.scheme.lower() == "http" and not is_loopback(url.hostname or ""):
+                # Sessions and keys can be read on the way.
                 log.warning("settings.judge_in_clear", provider=name, advice="use https")
-    registry = load_criteria(config.criteria_dirs)
     for where, chain in config.named_chains.items():
-        if advice := second_opinion_advice(chain, registry.get(chain.criteria)):
-            log.warning("settings.second_opinion", where=where, advice=advice)
         if names := chain.gates_that_cannot_pass(config.gates):
             log.warning("settings.gates_cannot_pass", where=where, gates=names, advice=GATES_ADVICE)
-
-
-def variable_advice(unknown: str) -> str:
-    """What to know about a `SCORING_*` variable without a meaning."""
-    near = nearest_variable(unknown)
-    return "no setting has this name" + (f"; did you mean {near}?" if near else "")
-
-
-def second_opinion_advice(chain: ChainSettings, criteria: Criteria) -> str | None:
-    """
-    What to change in a chain that asks for second opinions but cannot get any.
-    """
-    if not chain.second_opinion:
-        return None
-    if len(chain.providers) < 2:
-        return "no second judge is asked: list another provider in `providers`, or set second_opinion: null"
-    if not criteria.bands:
-        return (
-            f"no second judge is asked: the criteria {criteria.name!r} have no bands, so they have no edges"
-        )
-    return None
 
 
 def _errors_of_judging(settings: Settings, environ: Mapping[str, str]) -> list[ConfigurationError]:
@@ -260,8 +235,3 @@ def _errors_of_criteria(settings: Settings) -> list[ConfigurationError]:
         ConfigurationError(f"{where}.criteria: no criteria are called {name!r}{suggest(name, names)}")
         for where, name in unknown
     ]
-
-
-def _is_in_clear(url: str) -> bool:
-    place = urlsplit(url)
-    return place.scheme.lower() == "http" and not is_loopback(place.hostname or "")

@@ -180,49 +180,6 @@ async def test_scores_without_a_total_end_with_null_or_an_error_kind(service: Se
     assert datetime.fromisoformat(events[-1]["completed_at"]) == row["completed_at"]
 
 
-async def test_cancelled_retry_ends_its_stream_and_a_new_score_begins(service: Service, judge: ScriptedJudge) -> None:
-    judge.script(Fault(kind="status", status=401, times=1))
-    await service.accept(chain_id="kubernetes")
-
-    assert await service.attempt() == "put_back"
-    row = await service.parts.reader.newest_score(SESSION)
-    assert await service.parts.leases.cancel(row["score_id"], "somebody")
-    await service.accept(source="api", requested_by="somebody", force=True)
-
-    events = await service.events()
-    assert_stream_laws(events)
-    assert summary_of(events) == [
-        QUEUED,
-        *BEGUN,
-        ANALYZING,
-        WAITING,
-        "scoring.failed:cancelled:cancelled",
-        QUEUED,
-    ]
-    assert len({e["score_id"] for e in events}) == 2
-
-
-@pytest.mark.parametrize(
-    ("max_attempts", "deadline_s", "end"),
-    [
-        pytest.param(5, 3600, WAITING, id="attempts-left"),
-        pytest.param(1, 3600, "scoring.failed:failed:worker_lost", id="last-attempt"),
-        pytest.param(5, 0, "scoring.failed:timed_out:deadline_passed", id="deadline"),
-    ],
-)
-async def test_score_of_a_lost_worker_waits_for_a_retry_or_fails(
-    service: Service, max_attempts: int, deadline_s: float, end: str
-) -> None:
-    await service.accept(chain_id="kubernetes")
-    await service.claim(SHORT_LEASE_S)
-
-    assert await service.parts.leases.take_back_expired(max_attempts, deadline_s)
-
-    events = await service.events()
-    assert_stream_laws(events)
-    assert summary_of(events) == [QUEUED, *BEGUN, end]
-
-
 async def test_score_document_is_valid_in_every_status(service: Service, judge: ScriptedJudge) -> None:
     seen = []
 

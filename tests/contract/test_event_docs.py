@@ -1,16 +1,14 @@
 """The documentation explains every word of the interface, and its example configuration is complete."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import yaml
-from contracts import ALL, INCOMING, INSIGHTS, OUTGOING, ROOT, load_schema
+from contracts import ALL, INCOMING, INSIGHTS, OUTGOING, ROOT
 from pydantic import BaseModel
 
-from tarsy_scoring import errors
 from tarsy_scoring.config.chains import Config
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
@@ -23,7 +21,6 @@ CONFIGURATION = (ROOT / "docs/configuration.md").read_text("utf-8")
 EXAMPLE = ROOT / "docs/config.example.yaml"
 DOCUMENT = yaml.safe_load((ROOT / "schemas/asyncapi.yaml").read_text("utf-8"))
 
-ERROR_KINDS: list[str] = load_schema("score-document")["properties"]["error_kind"]["examples"]
 SENT = {"event_id": "e", "type": "t", "session_id": "s", "timestamp": "t"}
 
 
@@ -40,12 +37,6 @@ def reasons_in_code() -> set[str]:
         for m in ("events", "queue/intake", "queue/inbox")
     ]
     return {word for source in sources for word in re.findall(r"InvalidMessage\(\s*\"(\w+)\"", source)}
-
-
-def kinds_in_code() -> set[str]:
-    """Every `error_kind` that an exception of the code carries."""
-    classes = [c for c in vars(errors).values() if isinstance(c, type) and "error_kind" in vars(c)]
-    return {vars(c)["error_kind"] for c in classes}
 
 
 WORDS = {
@@ -71,25 +62,6 @@ def test_page_names_every_message_type_and_outgoing_field() -> None:
     fields = {f for model in OUTGOING.values() for f in model.model_fields}
 
     assert {w for w in types | fields if f"`{w}`" not in EVENTS} == set()
-
-
-def test_schema_lists_every_error_kind_of_the_code() -> None:
-    assert kinds_in_code() <= set(ERROR_KINDS)
-
-
-def test_examples_on_the_page_are_json() -> None:
-    blocks = re.findall(r"```json\n(.*?)```", EVENTS, re.DOTALL)
-
-    assert blocks
-    for block in blocks:
-        assert json.loads(block)
-
-
-def test_links_of_the_pages_lead_to_files() -> None:
-    for page in (EVENTS, CONFIGURATION):
-        links = re.findall(r"\]\(([^)#:]+)\)", page)
-        assert links
-        assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
 
 
 def test_rows_of_the_crash_table_are_in_order_and_name_tests_that_exist() -> None:
@@ -142,13 +114,6 @@ def test_page_of_settings_has_every_variable() -> None:
     assert [f for f in SECRETS if f"`{variable_of(f)}_FILE`" not in CONFIGURATION] == []
 
 
-def test_page_of_settings_fills_every_column() -> None:
-    rows = [line for line in CONFIGURATION.splitlines() if line.startswith("| `")]
-
-    assert len(rows) > 70
-    assert [row for row in rows if not row.rstrip(" |").count(" | ") >= 3] == []
-
-
 def test_example_file_is_accepted_without_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -183,15 +148,6 @@ def test_example_file_has_every_key() -> None:
     assert len(wanted) > 40
     assert wanted - commented - keys_in(yaml.safe_load(text)) == set()
     assert {key.rpartition(".")[2] for key in commented} - set(comments) == set()
-
-
-def test_example_file_states_the_defaults() -> None:
-    example = load_settings({"SCORING_CONFIG": str(EXAMPLE)}).config
-    plain = Config()
-
-    for section in ("budget", "evidence", "gates", "max_event_age_s", "criteria_dirs"):
-        assert getattr(example, section) == getattr(plain, section)
-    assert example.defaults.model_copy(update={"providers": ()}) == plain.defaults
 
 
 def test_schemas_folder_holds_exactly_the_known_schemas() -> None:

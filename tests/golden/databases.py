@@ -36,14 +36,13 @@ def read_plans(stack: ExitStack) -> dict[str, Any]:
     from integration import test_plans, test_quality_plans
     from quality_rows import filling
     from tarsy_scoring.labels.labels import COUNTED
-    from tarsy_scoring.scores.session_list import (
-        BEST_SESSIONS,
-        NEWEST_SESSIONS,
-        SESSIONS_WITHOUT_TOTAL,
-        WORST_SESSIONS,
-    )
+    from tarsy_scoring.scores.session_list import SESSIONS
 
-    lists = {"newest": NEWEST_SESSIONS, "best": BEST_SESSIONS, "worst": WORST_SESSIONS, "rest": SESSIONS_WITHOUT_TOTAL}
+    lists = {
+        "newest": SESSIONS["newest"],
+        "best": SESSIONS["score_desc"],
+        "worst": SESSIONS["score_asc"],
+    }
     nothing = ["NULL"] * 14
     filters = {"all": {}, "chain": {0: "'chain-77'"}, "total": {2: "97"}, "prefix": {11: "'session-1234%'"}}
     of_quality = {name: entry[:2] for name, entry in test_quality_plans.STATEMENTS.items()}

@@ -16,10 +16,11 @@ from infrastructure import Postgres, fresh_database, run_apart
 from stored import NOON, store_score, store_session
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.scores import export
+from tarsy_scoring.scores.shapes import ScoreDocument
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
-from tarsy_scoring.web.documents import ProblemDocument, ScoreDocument
+from tarsy_scoring.web.documents import ProblemDocument
 from tarsy_scoring.web.edge.semaphore import BoundedSemaphore
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
@@ -182,7 +183,8 @@ FOUND_BY: list[tuple[dict[str, Any], set[str]]] = [
 async def test_filters(filled: Api) -> None:
     for query, expected in FOUND_BY:
         for sort in ("newest", "score_asc", "score_desc"):
-            assert set(await ids(filled, **query, sort=sort)) == expected, query
+            shown = expected if sort == "newest" else expected - {"d"}  # it has no total
+            assert set(await ids(filled, **query, sort=sort)) == shown, query
 
 
 async def several(api: Api) -> None:
@@ -197,8 +199,8 @@ async def several(api: Api) -> None:
 
 ORDERS = {
     "newest": ["s13", "s9", "s8", "s7", "s6", "s5", "s4", "s3", "s2", "s1", "s0", "s12", "s11", "s10"],
-    "score_desc": ["s5", "s9", "s1", "s6", "s3", "s0", "s4", "s8", "s13", "s7", "s2", "s12", "s11", "s10"],
-    "score_asc": ["s8", "s4", "s0", "s3", "s6", "s1", "s9", "s5", "s13", "s7", "s2", "s12", "s11", "s10"],
+    "score_desc": ["s5", "s9", "s1", "s6", "s3", "s0", "s4", "s8"],
+    "score_asc": ["s8", "s4", "s0", "s3", "s6", "s1", "s9", "s5"],
 }
 
 
@@ -302,18 +304,6 @@ async def test_exports_follow_the_filters(api: Api) -> None:
     ]
     for query, expected in cases:
         assert [d["total_score"] for d in await exported(api, **query)] == expected, query
-
-
-async def test_an_export_follows_the_end_of_the_session_like_the_list(api: Api) -> None:
-    """A session that was scored again keeps its end, which `since` and `until` of an export do not mean."""
-    await store_score(api.scoring, "old", 90, at=NOON, session={"ended": NOON - DAY})
-    await store_score(api.scoring, "at-once", 20, at=NOON)
-    noon = NOON.isoformat()
-
-    for edge, expected in (("since", ["at-once"]), ("until", ["old"])):
-        documents = await exported(api, latest=True, **{f"ended_{edge}": noon})
-        assert [d["session_id"] for d in documents] == await ids(api, **{edge: noon}) == expected
-    assert {d["total_score"] for d in await exported(api, since=noon)} == {90, 20}
 
 
 async def test_an_export_continues_over_batches(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,7 +23,7 @@ from tarsy_scoring.queue.admission import Answer, Policy, Priority, Request
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.store import Step
 from tarsy_scoring.scores.session_list import Filters, list_sessions
-from tarsy_scoring.timeline.model import Evidence, Execution, Stage, Timeline
+from tarsy_scoring.timeline.model import Evidence, Timeline
 
 DAY = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -102,17 +101,6 @@ async def test_the_source_gives_the_end_of_a_session(
     page = await list_sessions(service.reader, Filters(), "newest", None, 1)
     assert stored == expected
     assert expected is None or page.sessions[0].ended_at == expected
-
-
-async def test_a_failure_is_never_a_number(service: Service, claimed: ClaimedScore) -> None:
-    """A permanent error fails the score at once and under its own kind."""
-    await service.attempt(claimed, FakeJudge("no total", "none", "none"))
-
-    score = await service.score(claimed.score_id)
-    assert (score["status"], score["error_kind"], score["total_score"]) == ("failed", "no_score_in_answer", None)
-    assert score["error_message"]
-    (*_, last) = await service.events(claimed.score_id)
-    assert (last["type"], last["error_kind"]) == ("scoring.failed", "no_score_in_answer")
 
 
 @pytest.mark.parametrize(
@@ -316,31 +304,6 @@ async def test_a_persons_request_keeps_the_automatic_score_that_it_joined(
     assert row["priority"] == Priority.PEOPLE
     (*_, completed) = await service.events(claimed.score_id)
     assert completed["score_triggered_by"] == "alice"
-
-
-async def test_an_automatic_request_does_not_keep_the_score_that_it_joined(service: Service) -> None:
-    await service.request(chain_id=None)
-    await service.request(chain_id=None)
-    claimed = await service.claim()
-    disable_chain(service)
-
-    assert (await service.attempt(claimed, FakeJudge())).outcome == "cancelled"
-
-
-@pytest.mark.parametrize(("stage_type", "flags"), [("investigation", ["self_judged"]), ("scoring", [])])
-async def test_a_judge_that_grades_itself_is_flagged(
-    service: Service, claimed: ClaimedScore, stage_type: str, flags: list[str]
-) -> None:
-    """A model that TARSy itself had score the session was none of the judged agents."""
-    timeline = a_timeline()
-    own = Execution("x2", "agent", 1, "completed", model_names=("Judge-1",))
-    stage = Stage("s2", "second", 2, stage_type, "completed", (own,), expected_agent_count=1)
-
-    await service.attempt(
-        claimed, FakeJudge(ANALYSIS, MISSING_TOOLS), replace(timeline, stages=(*timeline.stages, stage))
-    )
-
-    assert (await service.score(claimed.score_id))["flags"] == flags
 
 
 async def test_a_worker_without_its_lease_writes_nothing(service: Service, claimed: ClaimedScore) -> None:

@@ -70,17 +70,10 @@ def assert_found_by(nodes: Plan, index: str, case: object = None) -> None:
 
 # PostgreSQL 18 may skip through the few criteria of the second.
 BY_TIME = "session_scores_by_time|session_scores_of_criteria"
-LISTS = {
-    "newest": session_list.NEWEST_SESSIONS,
-    "best": session_list.BEST_SESSIONS,
-    "worst": session_list.WORST_SESSIONS,
-    "without-total": session_list.SESSIONS_WITHOUT_TOTAL,
-}
 BY_ORDER = {
     "newest": "sessions_recent",
-    "best": "session_scores_by_total",
-    "worst": "session_scores_by_total",
-    "without-total": "sessions_recent",
+    "score_desc": "session_scores_by_total",
+    "score_asc": "session_scores_by_total",
 }
 # Selective filters, and the index that must find their rows in any order.
 SELECTIVE = {
@@ -108,14 +101,13 @@ STATUSES = {
 
 
 async def test_a_selective_list_uses_its_index(connection: asyncpg.Connection) -> None:
-    """In any order; open scores and ended ones without a total by their small partial indexes."""
-    for order, statement in LISTS.items():
+    """In any order; open scores and failed ones by their small partial indexes."""
+    for order, statement in session_list.SESSIONS.items():
         for name, (filters, index) in SELECTIVE.items():
             assert_found_by(await plan_of(connection, statement, *filters.arguments, None, None, 51), index, name)
-        if order != "without-total":
-            nodes = await plan_of(connection, statement, *Filters(min_score=97).arguments, None, None, 51)
-            assert_found_by(nodes, "session_scores_by_total", order)
-        if order in {"newest", "without-total"}:
+        nodes = await plan_of(connection, statement, *Filters(min_score=97).arguments, None, None, 51)
+        assert_found_by(nodes, "session_scores_by_total", order)
+        if order == "newest":
             for status, index in STATUSES.items():
                 nodes = await plan_of(connection, statement, *Filters(status=status).arguments, None, None, 51)
                 assert_found_by([n for n in nodes if n.get("Index Name") != "session_scores_one_open"], index, status)
@@ -123,8 +115,8 @@ async def test_a_selective_list_uses_its_index(connection: asyncpg.Connection) -
 
 async def test_a_list_is_read_in_its_order(connection: asyncpg.Connection) -> None:
     """The first page and a late one sort only the rows of the page."""
-    for order, statement in LISTS.items():
-        far = 40 if order in {"best", "worst"} else NOW - timedelta(days=30)
+    for order, statement in session_list.SESSIONS.items():
+        far = NOW - timedelta(days=30) if order == "newest" else 40
         for place in ((None, None), (far, "session-5")):
             nodes = await plan_of(connection, statement, *Filters().arguments, *place, 51)
             assert_found_by(nodes, BY_ORDER[order], order)
@@ -150,17 +142,8 @@ async def test_an_export_finds_its_scores(connection: asyncpg.Connection, only_l
         chosen = [*filters.arguments]
         chosen[1] = "completed"
         for place, wanted in (((None, None), index), (middle, f"{index}|session_scores_recent")):
-            nodes = await plan_of(
-                *(connection, export.EXPORT, *chosen, "production", only_latest, False, [], None, None),
-                *(*place, 100),
-            )
+            nodes = await plan_of(connection, export.EXPORT, *chosen, "production", only_latest, False, [], *place, 100)
             assert_found_by(nodes, wanted, filters)
-
-
-async def test_an_export_finds_the_sessions_that_ended(connection: asyncpg.Connection) -> None:
-    chosen = export.Chosen(Filters(), ended_since=NOW - timedelta(minutes=90))
-    nodes = await plan_of(connection, export.EXPORT, *chosen.arguments, None, None, 100)
-    assert_found_by(nodes, "sessions_recent")
 
 
 ENDS = ([b.id for b in DEFAULT_BANDS], [b.low for b in DEFAULT_BANDS], [b.high for b in DEFAULT_BANDS])

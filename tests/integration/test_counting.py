@@ -27,12 +27,10 @@ from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Result, Standing, Standings
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Priority
-from tarsy_scoring.queue.backlog import open_scores
 from tarsy_scoring.queue.claims import ChainFilter, ClaimedScore
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.scoring.attempt import Finished
-from tarsy_scoring.scoring.takeover_guard import TakeoverGuard
-from tarsy_scoring.scoring.worker import Worker
+from tarsy_scoring.scoring.worker import TakeoverGuard, Worker
 from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions
 from tarsy_scoring.telemetry.metrics import HOLDS, Metrics
@@ -319,25 +317,6 @@ async def test_requests_over_http_are_counted_like_events(api: Api) -> None:
         'api_requests_total{method="GET",route="unmatched",status="400"} 1.0',
     ):
         assert f"tarsy_scoring_{line}\n" in text
-
-
-async def test_bulk_scores_do_not_age_the_queue(service: Service) -> None:
-    """A backfill may wait for hours; the alert on age is for scores that people or events requested."""
-    await service.request("bulk", priority=Priority.BULK)
-    await service.database.once(
-        lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now() - interval '1 h'")
-    )
-    queue = await open_scores(service.database, Standings({}, Standing()))
-    assert (queue.pending, queue.due, queue.oldest_due_s) == (1, {"nothing": 0}, 0.0)
-
-    await service.request("automatic", priority=Priority.AUTOMATIC)
-    await service.database.once(
-        lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now() - interval '1 min'")
-    )
-
-    queue = await open_scores(service.database, Standings({}, Standing()))
-    assert (queue.pending, queue.due) == (2, {"nothing": 1})
-    assert 60 <= queue.oldest_due_s < 90
 
 
 async def test_paused_and_unaffordable_scores_are_separate_and_have_no_age(service: Service) -> None:

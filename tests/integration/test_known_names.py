@@ -248,21 +248,6 @@ async def test_a_worker_without_a_new_chain_leaves_it_to_those_that_have_it(data
         assert (old.asked, new.asked) == ([], ["private"])
 
 
-async def test_a_chain_that_no_worker_names_has_the_defaults(database_url: str, tmp_path: Path) -> None:
-    """Also a chain that was named once, for requests that were accepted afterwards."""
-    async with (
-        site(database_url, tmp_path, billing=PRIVATE) as gone,
-        site(database_url, tmp_path, source_chain="billing") as here,
-    ):
-        await announce(gone.service.inbox)
-        await here.wait_on(GRACE_S)
-        await here.service.request(chain_id="billing")
-
-        assert await here.claims() == 1
-        await here.ends()
-        assert here.asked == ["main"]
-
-
 @pytest.mark.parametrize(
     ("chain", "status", "asked"),
     [

@@ -7,7 +7,6 @@ import pytest
 from attempting import Service, a_timeline, open_service
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal
-from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.scoring.attempt import Finished
 from tarsy_scoring.timeline.model import Timeline
 
@@ -105,14 +104,3 @@ async def test_a_look_without_a_session_takes_two_transactions(
     await service.attempt(await service.claim(), FakeJudge(), NOT_THERE)
 
     assert transactions == 2
-
-
-@pytest.mark.parametrize(
-    ("found", "error_kind"), [(NOT_THERE, "session_not_found"), (EMPTY, "nothing_to_judge")], ids=["not found", "empty"]
-)
-async def test_a_persons_request_has_no_grace_period(service: Service, found: Timeline, error_kind: str) -> None:
-    await service.request(source="cli", requested_by="me", priority=Priority.PEOPLE)
-
-    finished = await look(service, found)
-
-    assert finished.fields["error_kind"] == error_kind

@@ -15,7 +15,6 @@ from attempting import Service, open_service, watched
 from builders import connected
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from infrastructure import wait_until
-from listening import Listening, join
 from tarsy_rest import TarsyRest
 from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.limits.fleet import Limits
@@ -58,17 +57,6 @@ class HeldJudge(FakeJudge):
         return turn
 
 
-class Forwarder(Listening):
-    """Carries bytes to a server; outside of its block it refuses connections."""
-
-    def __init__(self, target: str) -> None:
-        super().__init__()
-        self._target = urlsplit(target)
-
-    async def carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        await join(client, to_client, self._target.hostname, self._target.port)
-
-
 @dataclass(frozen=True)
 class Tarsy:
     """A TARSy deployment that a test can make unreachable."""
@@ -93,18 +81,6 @@ async def a_database(url: str) -> AsyncIterator[Tarsy]:
 
         source = TarsyDatabase(url)
         yield Tarsy(source, lambda: allow(False), lambda: allow(True))
-        await source.close()
-
-
-@contextlib.asynccontextmanager
-async def an_api(url: str) -> AsyncIterator[Tarsy]:
-    """Away: its port refuses connections."""
-    async with TarsyRest(url) as tarsy:
-        port = Forwarder(tarsy.url)
-        await port.__aenter__()
-        source = TarsyApi(f"http://127.0.0.1:{port.port}")
-        yield Tarsy(source, lambda: port.__aexit__(None, None, None), port.__aenter__)
-        await port.__aexit__(None, None, None)
         await source.close()
 
 
@@ -151,10 +127,7 @@ async def queue(service: Service, tarsy_database_url: str, *session_ids: str, **
             await service.request(session_id)
 
 
-@pytest.mark.parametrize("deployment", [a_database, an_api], ids=["tarsy-db", "tarsy-api"])
-async def test_scores_wait_for_a_source_that_is_away(
-    service: Service, tarsy_database_url: str, deployment: Callable[[str], Any]
-) -> None:
+async def test_scores_wait_for_a_source_that_is_away(service: Service, tarsy_database_url: str) -> None:
     """Of many queued scores none fails or burns an attempt, few are claimed, and all complete afterwards."""
     await queue(service, tarsy_database_url, *(f"s{n}" for n in range(QUEUED)))
     judge, metrics = HeldJudge(), Metrics()
@@ -162,7 +135,7 @@ async def test_scores_wait_for_a_source_that_is_away(
     def is_away() -> float | None:
         return metrics.registry.get_sample_value("tarsy_scoring_source_away")
 
-    async with deployment(tarsy_database_url) as tarsy:
+    async with a_database(tarsy_database_url) as tarsy:
         with capture_logs() as lines:
             async with working(service, tarsy.source, judge, metrics) as worker:
                 await wait_until(lambda: len(judge.asked) == SLOTS, 30, "every slot judges")
@@ -215,34 +188,6 @@ async def test_a_session_that_the_source_cannot_read_fails_alone(service: Servic
     assert after["bad"] == ("failed", None, 5, 5)
     assert [after[good][0] for good in ("good-1", "good-2")] == ["completed", "completed"]
     assert metrics.registry.get_sample_value("tarsy_scoring_source_away") == 0
-
-
-async def test_a_source_that_answers_and_gives_no_session_is_waited_for(
-    service: Service, tarsy_database_url: str
-) -> None:
-    """It lists sessions. Only the first ones burn an attempt, before the fault shows to be the source's."""
-    await queue(service, tarsy_database_url, *(f"s{n}" for n in range(12)))
-    judge, refused = HeldJudge(), 0
-    judge.may_answer.set()
-
-    async def refuse(request: web.Request) -> web.Response:
-        nonlocal refused
-        refused += 1
-        return await _refuse(request)
-
-    async with TarsyRest(tarsy_database_url) as tarsy:
-        tarsy.instead["/trace"] = refuse
-        source = TarsyApi(tarsy.url)
-        async with working(service, source, judge) as worker:
-            await wait_until(lambda: refused >= 12 * 2 * 5, 60, "more reads fail than all attempts make")
-            reason = await wait_until(lambda: worker.source.away, 30, "it counts as away")
-            during = await scores(service)
-            tarsy.instead.clear()
-            await wait_until(lambda: all_are(service, "completed"), 60, "all scores are judged")
-        await source.close()
-
-    assert "3 sessions in a row could not be read" in reason
-    assert sum(burned for *_, burned in during.values()) <= watched_source.MOST_UNREADABLE - 1 + SLOTS
 
 
 async def test_a_session_that_is_too_large_fails_alone_at_once(service: Service, tarsy_database_url: str) -> None:

@@ -14,7 +14,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from structlog.testing import capture_logs
 
-from api_site import Sessions, open_api
 from attempting import Service, open_service, watched
 from fakes import FakeSessions
 from infrastructure import wait_until
@@ -29,8 +28,8 @@ from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.otel import Spans
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
-from tarsy_scoring.timeline.model import FoundSession, Timeline
-from tarsy_scoring_lab.scripted_judge import MODEL, Fault, ScriptedJudge
+from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring_lab.scripted_judge import MODEL, ScriptedJudge
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01"
@@ -168,26 +167,6 @@ async def test_no_span_contains_texts_or_secrets(
     assert service.settings.config.providers["default"].base_url not in everything
 
 
-async def test_a_failed_attempt_has_the_error_in_its_spans(
-    service: Service, spans: Spans, exported: InMemorySpanExporter, judge: ScriptedJudge
-) -> None:
-    """Both the question that failed and the attempt have the error; there is no evaluation."""
-    judge.script(Fault(kind="status", status=400, json={"error": {"message": "planted-words"}}))
-    await service.request(traceparent=SAMPLED)
-    line = await attempt(service, spans)
-
-    failed = [s for s in exported.get_finished_spans() if not s.status.is_ok]
-    assert [(s.name, attributes(s)["error.type"]) for s in failed] == [
-        (f"chat {MODEL}", "JudgeRejectedRequest"),
-        (f"process {service.settings.topic_session_completed}", "judge_rejected_request"),
-    ]
-    assert line["outcome"] == "failed"
-    assert "planted-words" not in "".join(s.to_json() for s in exported.get_finished_spans())
-    assert not [e for s in exported.get_finished_spans() for e in s.events]
-    (last,) = [e for e in await events_of(service) if kind_of(e) == "scoring.failed"]
-    assert last.traceparent == traceparent_of(failed[-1])
-
-
 class EndsLike:
     """A stand-in for `Scorer`: each attempt ends as the name of its session says."""
 
@@ -264,16 +243,3 @@ async def test_without_tracing_the_producers_traceparent_is_passed_on(
     assert {e.traceparent for e in events if e.session_id == "one"} == {SAMPLED}
     assert [e.traceparent for e in events if e.session_id == "two"] == [None]
     assert exported.get_finished_spans() == ()
-
-
-@pytest.mark.parametrize(
-    "path", ["scoring/sessions/session-1/score", "sessions/session-1/score"], ids=["ours", "tarsy"]
-)
-async def test_a_request_over_http_passes_its_trace_on(database_url: str, path: str) -> None:
-    ended = Sessions(session_1=FoundSession("session-1", "kubernetes", "completed", None))
-    async with open_api(database_url, ended) as api:
-        headers = {"X-Forwarded-User": "alice", "traceparent": SAMPLED}
-        answer = await api.client.post(f"/api/v1/{path}", headers=headers)
-        (claimed,) = await api.scoring.claim()
-
-    assert (answer.status_code, claimed.traceparent) == (202, SAMPLED)

@@ -217,28 +217,6 @@ async def test_an_end_that_awaits_its_reply_is_no_lost_lease(
     assert [x["outcome"] for x in lines if x["event"] == "attempt.finished"] == [outcome]
 
 
-async def test_a_worker_cancelled_while_it_starts_leaves_no_task_running(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its loops end too, although the first refresh of the limits has not returned."""
-    limits, is_looking = Limits(service.database, service.settings), asyncio.Event()
-
-    async def look() -> None:
-        is_looking.set()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(limits, "refresh", look)
-    before = asyncio.all_tasks()
-    running = asyncio.create_task(a_worker(service, Unending(), limits).run(asyncio.Event()))
-    await is_looking.wait()
-
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-
-    assert asyncio.all_tasks() == before
-
-
 async def test_a_loop_that_fails_ends_the_draining(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts would outlive their leases: they are put back at once, and the error is raised."""
     await service.request()
@@ -306,36 +284,6 @@ async def test_a_worker_takes_nothing_back_soon_after_an_outage(
         await worker.take_back_expired()
 
         assert [await held_by(other), await held_by(worker)] == [0, runs]
-
-
-async def test_an_attempt_that_ends_beside_free_slots_leads_to_no_claim(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last claim left nothing that is due, and a new score is announced."""
-    monkeypatch.setattr(worker_module, "POLL_S", 600)
-    scorer, claims, stopping = Unending(), list[int](), asyncio.Event()
-    scorer.may_end.set()
-    worker = a_worker(service, scorer, slots=2)
-    claim = worker.claim
-
-    async def count_claim(limit: int) -> int:
-        claims.append(await claim(limit))
-        return claims[-1]
-
-    monkeypatch.setattr(worker, "claim", count_claim)
-    running = asyncio.create_task(worker.run(stopping))
-    with capture_logs() as lines:
-        for n in range(3):
-            await service.request(f"session-{n}")
-            await wait_until(
-                lambda n=n: sum(line["event"] == "attempt.finished" for line in lines) > n, 30, f"attempt {n} ends"
-            )
-    stopping.set()
-    service.database.notify_locally("scores")
-    await running
-
-    assert sum(claims) == 3
-    assert claims.count(0) <= 2, "at the start and at the stop"
 
 
 async def test_an_attempt_that_ends_in_a_full_worker_leads_to_a_claim(

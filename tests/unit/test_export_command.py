@@ -15,10 +15,6 @@ NOWHERE = {"SCORING_DATABASE_URL": "postgresql://nobody@127.0.0.1:9/none"}
         pytest.param(["--min-score", "101"], "--min-score", id="above 100"),
         pytest.param(["--since", "yesterday"], "not a time", id="no time"),
         pytest.param(["--since", "2026-02-01", "--until", "2026-01-01"], "since", id="ends before it began"),
-        pytest.param(["--ended-since", "yesterday"], "not a time", id="no time of an end"),
-        pytest.param(
-            ["--ended-since", "2026-02-01", "--ended-until", "2026-02-01"], "ended_until", id="no time between the ends"
-        ),
         pytest.param(["--status", "not_scored"], "--status", id="no status of a score"),
         pytest.param(["--status", "failed", "--latest"], "latest", id="latest failed"),
         pytest.param(["--label", "guidance"], "--label", id="half a label"),

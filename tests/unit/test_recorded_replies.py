@@ -8,7 +8,7 @@ import pytest
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.read.extraction import extract_outcome, extract_total
-from tarsy_scoring.scoring.dry_run import plan_judgement
+from tarsy_scoring.scoring.offline import plan_judgement
 from tarsy_scoring.timeline.files import parse_session
 from tarsy_scoring.timeline.render.context import build_context
 from tarsy_scoring_lab.recorded_replies import RecordedReplies, example_sessions

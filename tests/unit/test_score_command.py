@@ -15,7 +15,7 @@ from tarsy_scoring.config.chains import Config
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, UnknownCriteria
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.scoring.dry_run import DryRun, dry_run
+from tarsy_scoring.scoring.offline import DryRun, dry_run
 from tarsy_scoring.timeline.render.context import estimate_tokens
 from unit.timeline.sessions import call, event, of_events
 
@@ -157,65 +157,6 @@ def test_a_session_that_cannot_be_scored_is_a_failed_document(
         None,
         False,
     )
-
-
-@pytest.mark.parametrize(("session", "arguments", "why"), UNSCORABLE)
-def test_an_unscorable_session_is_an_error_without_a_document(
-    run: Run, session: dict[str, Any], arguments: tuple[str, ...], why: type[Exception]
-) -> None:
-    """The command raises the error and prints nothing that could pass for an answer."""
-    for asked in ((), ("--dry-run",), ("--dry-run", "--json")):
-        result = run(session, *arguments, *asked, chain={"criteria": "no-such"})
-
-        assert (type(result.exception), result.stdout) == (why, "")
-
-
-def test_the_failed_document_has_the_chain_of_the_option(run: Run) -> None:
-    """`--chain` precedes the chain in the file."""
-    result = run(SESSION | {"status": "in_progress", "chain_id": "own"}, "--json", "--chain", "k")
-
-    assert json.loads(result.stdout)["chain_id"] == "k"
-
-
-THRESHOLDS = [
-    pytest.param({"pass_threshold": 40}, {}, 70, False, id="the-criteria's-before-the-default"),
-    pytest.param({"pass_threshold": 90}, {"pass_threshold": 40}, 40, True, id="the-chain's-before-both"),
-    pytest.param({"pass_threshold": 40}, {"pass_threshold": None}, 70, False, id="the-criteria's-in-a-chain-without"),
-    pytest.param({}, {"pass_threshold": 0}, 0, True, id="0-is-a-threshold"),
-]
-
-
-@pytest.mark.parametrize(("default", "chain", "threshold", "passed"), THRESHOLDS)
-def test_the_nearest_threshold_decides(
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    default: dict[str, Any],
-    chain: dict[str, Any],
-    threshold: float,
-    passed: bool,
-) -> None:
-    """The document names it; a reason and the text compare numbers of 0-100."""
-    values = dict.fromkeys((item.id for item in load_criteria().get("cli-tool-use").rubric), 0.5)
-    answer = {"issues": [], "highlights": [], "scores": values, "weighted_score": 0.5, "confidence": 1}
-
-    def judging(_: Settings) -> dict[str, FakeJudge]:
-        judge = FakeJudge(json.dumps(answer))
-        judge.provider = "main"
-        return {"main": judge}
-
-    monkeypatch.setattr("tarsy_scoring.judge.ask.client.create_clients", judging)
-    settings: dict[str, Any] = {"chain": {"criteria": "cli-tool-use"} | default, "k": chain}
-
-    ended = run(SESSION, "--chain", "k", "--json", **settings)
-    text = run(SESSION, "--chain", "k", **settings).stdout
-
-    document = json.loads(ended.stdout)
-    jsonschema.validate(document, SCHEMA)
-    assert (document["total_score"], document["pass_threshold"], document["judge_passed"]) == (50, threshold, passed)
-    assert document["layers"] == {"interaction": None, "gates": None, "judge": "pass" if passed else "fail"}
-    assert document["outcome_reason"] == (None if passed else f"the total 50 is below the threshold {threshold}")
-    assert ended.exit_code == (0 if passed else 1)
-    assert f"judge: {'passed' if passed else 'FAILED'}, threshold {threshold} of 100\n" in text
 
 
 def test_a_file_that_is_too_large_is_a_failed_document(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

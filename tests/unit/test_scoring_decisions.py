@@ -31,7 +31,7 @@ def test_backoff_doubles_up_to_ten_minutes() -> None:
         assert jittered == pytest.approx([expected, expected * 1.2, expected * 0.8])
 
 
-@pytest.mark.parametrize("grace_s", [1, 30, 120, 600, 86_400])
+@pytest.mark.parametrize("grace_s", [1, 30, 120, 600])
 def test_a_session_is_looked_for_at_most_a_dozen_times(grace_s: float) -> None:
     """The pauses grow from 2 s to a quarter of the grace period; the last look is at its end, not after it."""
     for jitter in (0, 0.5, 1):
@@ -42,7 +42,7 @@ def test_a_session_is_looked_for_at_most_a_dozen_times(grace_s: float) -> None:
         assert age_s == pytest.approx(grace_s)
         assert len(pauses) < 12, "the first look comes before the first pause"
         assert pauses[:-1] == sorted(pauses[:-1])
-        assert grace_s > 1000 or pauses[0] <= 2.4
+        assert pauses[0] <= 2.4
 
 
 def test_usage_is_summed_over_turns() -> None:
@@ -59,12 +59,6 @@ def test_an_unknown_part_makes_an_unknown_sum() -> None:
     """Unknown usage is null: a sum of the known parts would be a made-up number."""
     for turns in ([], [TURN, replace(TURN, cost_usd=None)]):
         assert sum_usage(turns)["cost_usd"] is None
-
-
-def test_sums_of_money_have_the_digits_of_prices() -> None:
-    """A sum has at most six decimal places."""
-    costs = (0.1, 0.2, 0.0147859999999, 0.0000004)
-    assert sum_usage([replace(TURN, cost_usd=cost) for cost in costs])["cost_usd"] == 0.314786
 
 
 def test_model_provider_and_sampling_change_the_fingerprint() -> None:

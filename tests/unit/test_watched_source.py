@@ -95,29 +95,6 @@ async def test_a_row_of_sessions_that_cannot_be_read(
     assert ends == [failed, failed, None, failed, failed, failed, last]
 
 
-async def test_waiting_in_line_for_a_read_takes_no_time_of_the_attempt(let_pass: Callable[[float], None]) -> None:
-    """A source has room for few reads at once; those in line are read, however long the others took."""
-    source, may_answer = FakeSessions(one=a_timeline()), asyncio.Event()
-    source.reads_at_once = 1
-    fetch = source.fetch_timeline
-
-    async def slowly(session_id: str) -> Timeline:
-        await may_answer.wait()
-        return await fetch(session_id)
-
-    source.fetch_timeline = slowly  # type: ignore[method-assign]
-    watched, clocks = WatchedSource(source, Metrics()), [AttemptClock(600), AttemptClock(600)]
-    reads = [asyncio.create_task(watched.fetch_timeline("one", clock)) for clock in clocks]
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-    let_pass(50)  # within the limit of the read that is under way
-    may_answer.set()
-    await asyncio.gather(*reads)
-
-    assert [clock.spent_s for clock in clocks] == pytest.approx([50, 0], abs=5)
-
-
 async def test_a_refused_caller_is_waited_for_without_a_check() -> None:
     source = Faulty([CallerRefused("401")], [])
 
@@ -126,17 +103,6 @@ async def test_a_refused_caller_is_waited_for_without_a_check() -> None:
 
     assert source.checks == 0
     assert COOL_DOWN_S <= raised.value.due_s <= COOL_DOWN_S * (1 + SPREAD)
-
-
-async def test_readiness_needs_one_answer_of_the_source() -> None:
-    """A source that never answered may be the wrong one; one that is away later is waited for."""
-    watched = WatchedSource(Faulty([], [AWAY, None, AWAY]), Metrics())
-    seen = [watched.unanswered]
-    for _ in range(3):
-        await watched.check()
-        seen.append(watched.unanswered)
-
-    assert seen == ["the timeline source has not answered yet", str(AWAY), None, None]
 
 
 async def test_checks_become_rarer_until_the_source_answers(let_pass: Callable[[float], None]) -> None:

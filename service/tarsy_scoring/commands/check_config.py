@@ -81,7 +81,7 @@ def check_what_is_set(settings: Settings, environ: Mapping[str, str]) -> list[st
     missing = [str(error) for error in errors if isinstance(error, SettingMissing)]
     if wrong := [str(error) for error in errors if not isinstance(error, SettingMissing)]:
         raise ConfigurationError("\n".join(wrong))
-    warn_of_settings(settings, ROLES, environ)
+    warn_of_settings(settings, ROLES)
     return missing
 
 

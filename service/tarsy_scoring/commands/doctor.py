@@ -65,7 +65,7 @@ def examine_settings(settings: Settings) -> CheckResult:
         errors = setting_errors(settings, ROLES, os.environ)
         errors += errors_of(partial(contain_commands, settings, os.environ))
         if not errors:
-            warn_of_settings(settings, ROLES, os.environ)
+            warn_of_settings(settings, ROLES)
     advice = [in_words(warning) for warning in warnings]
     if errors:
         found = "\n".join(map(str, errors))

@@ -19,13 +19,13 @@ from tarsy_scoring.commands.shared import (
     progress_bar,
     run_on_parts,
 )
-from tarsy_scoring.scores.export import count_scores, export_scores, written
+from tarsy_scoring.scores.export import export_scores, written
 from tarsy_scoring.scoring.training import training_lines
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.web.queries import ExportQuery
 from tarsy_scoring.wiring import Parts
 
-_MOMENTS = ("since", "until", "ended_since", "ended_until")
+_MOMENTS = ("since", "until")
 _NAMES = {"q": "prefix"}  # options that are not called as the parameter of the API
 
 
@@ -60,8 +60,7 @@ def export(with_session: bool, **options: Any) -> None:
     The output equals that of `GET /api/v1/scoring/export`: one score document per line, or CSV. In CSV an
     apostrophe precedes every value that a spreadsheet would run as a formula. Needs only the database.
 
-    --since and --until are about the time of the score. The list of sessions filters by the end of the
-    session, as --ended-since and --ended-until do: with --latest they give the scores that the list shows.
+    --since and --until are about the time of the score, and not about the end of the session.
 
     With --with-session each line is a chat for fine-tuning: `messages` with the alert and the investigation
     as the judge read it, masked and up to the final analysis, which is the answer; `session_id`,
@@ -105,10 +104,9 @@ async def _write(parts: Parts, query: ExportQuery) -> int:
     await audited(parts.database, "export", **query.audited)
     batches = export_scores(parts.reader, query.chosen)
     done = 0
-    # On a terminal the export itself shows progress. Only a bar that is seen is worth the count.
+    # On a terminal the export itself shows progress.
     is_seen = sys.stderr.isatty() and not file.isatty()
-    total = await count_scores(parts.database, query.chosen) if is_seen else None
-    with progress_bar("exporting", total) if is_seen else nullcontext(lambda _: None) as show:
+    with progress_bar("exporting", None) if is_seen else nullcontext(lambda _: None) as show:
         async for text, scores in written(batches, query.format):
             file.write(text)
             show(done := done + scores)
@@ -133,10 +131,9 @@ async def _write_training(parts: Parts, query: ExportQuery) -> int:
     try:
         await source.check()
         await audited(parts.database, "export", **query.audited, with_session=True)
-        total = await count_scores(parts.database, query.chosen)
         batches = export_scores(parts.reader, query.chosen)
         lines = training_lines(batches, parts.database, source, parts.settings, parts.registry)
-        with progress_bar("reading sessions", total) as show:
+        with progress_bar("reading sessions", None) as show:
             done = 0
             async for line in lines:
                 file.write(line.text)

@@ -25,8 +25,8 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import SessionTooLarge, Unscorable
 from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, GivenReference
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
-from tarsy_scoring.scoring.dry_run import DryRun
-from tarsy_scoring.scoring.dry_run import dry_run as plan
+from tarsy_scoring.scoring.offline import DryRun
+from tarsy_scoring.scoring.offline import dry_run as plan
 from tarsy_scoring.timeline.files import load_session_file, parse_session
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.parsing import text_or_none
@@ -163,7 +163,7 @@ def _failed_document(
         "error_kind": error.error_kind,
         "error_message": str(error),
     }
-    return document(row, [], [], [], lambda _name, _chain: current)
+    return document(row, lambda _name, _chain: current)
 
 
 def _fields_of(file: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """
 Decides whether a judgement needs a second opinion, and whether the two judgements agree.
 
-`scoring.second_opinion` asks for it.
+`scoring.providers` asks for it.
 """
 
 from tarsy_scoring.judge.definition import Bands

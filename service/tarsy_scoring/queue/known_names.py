@@ -8,12 +8,14 @@ sessions of a chain reach only providers that are configured for it. A score fai
 names for a grace time.
 """
 
+from typing import Any
+
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.queue.claims import ClaimedScore, progress
 from tarsy_scoring.queue.inbox import Inbox, production_sessions
 from tarsy_scoring.queue.leases import ENDED, Lost, event_after, lost_of
-from tarsy_scoring.scores.known_names import KNOWN, by_kind
+from tarsy_scoring.scores.reader import KNOWN
 
 # In one order, so that workers do not deadlock.
 ANNOUNCE = """
@@ -117,7 +119,7 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[Lost]:
     database = inbox.database
 
     async def work(connection: Connection) -> list[Lost]:
-        known = by_kind(await connection.fetch(database.sql(KNOWN), grace_s))
+        known = _by_kind(await connection.fetch(database.sql(KNOWN), grace_s))
         found = await connection.fetch(database.sql(UNKNOWN), *known, grace_s)
         if not found:
             return []
@@ -137,3 +139,8 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[Lost]:
         database.notify("scores")
         database.notify("events")
     return lost
+
+
+def _by_kind(rows: list[Any]) -> list[list[str]]:
+    """The criteria and the chains in rows of `KNOWN`."""
+    return [[r["name"] for r in rows if r["kind"] == kind] for kind in ("criteria", "chain")]

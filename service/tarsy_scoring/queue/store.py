@@ -23,7 +23,7 @@ from tarsy_scoring.postgres.database import RETRY_MAX_S, RETRY_MIN_S, Connection
 from tarsy_scoring.queue.admission import Disposition
 from tarsy_scoring.queue.claims import ClaimedScore, progress
 from tarsy_scoring.queue.inbox import Inbox, production_sessions
-from tarsy_scoring.scores.fields import SET_AT_END
+from tarsy_scoring.scores.shapes import ScoreResults
 
 # Returns the previous stage for each step whose lease is held and whose row is free. The last step of a score
 # decides the new stage. Like `EMIT`, PostgreSQL plans it once.
@@ -99,7 +99,7 @@ UPDATE {{schema}}.session_scores s SET
   attempts_burned = s.attempts_burned + v.attempts_burned,
   lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL,
     waiting_reason = NULL,
-  {", ".join(f"{name} = v.{name}" for name in SET_AT_END)}
+  {", ".join(f"{name} = v.{name}" for name in ScoreResults.model_fields)}
 FROM v JOIN held USING (score_id, lease_token) WHERE s.score_id = held.score_id
 RETURNING held.lease_token, s.session_id, s.purpose, s.status, s.reference IS NOT NULL AS has_reference
 ), marked AS (

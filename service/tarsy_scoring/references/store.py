@@ -5,7 +5,7 @@ A session may have several. One that is sent again becomes the newest.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import astuple
 from typing import Any
 from uuid import UUID
 
@@ -13,11 +13,10 @@ from tarsy_scoring.audit import audit
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.references.model import Reference
 
-ADD_REFERENCES = """
+ADD_REFERENCE = """
 INSERT INTO {schema}.session_references
-  (reference_id, session_id, text, source_url, provided_by, provided_at, request_id)
-SELECT reference_id, session_id, text, source_url, provided_by, provided_at, request_id
-FROM jsonb_populate_recordset(NULL::{schema}.session_references, $1::jsonb)
+  (reference_id, text, source_url, provided_by, provided_at, session_id, request_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (reference_id) DO UPDATE SET given_at = clock_timestamp()
 """
 
@@ -36,8 +35,8 @@ async def add(database: Database, connection: Connection, given: Sequence[Given]
     locked.
     """
     for session_id, request_id, by, reference in given:  # in order: the last one is the newest
-        row = asdict(reference) | {"session_id": session_id, "request_id": request_id}
-        await connection.execute(database.sql(ADD_REFERENCES), [row])
+        of = session_id, request_id
+        await connection.execute(database.sql(ADD_REFERENCE), *astuple(reference), *of)
         ids: dict[str, Any] = {"session_id": session_id, "request_id": request_id}
         size = len(reference.text)
         await audit.record(database, connection, "reference", by=by, characters=size, **ids)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tarsy_scoring.scores.fields import SHOWN_COLUMNS, no_results
-from tarsy_scoring.scores.shapes import Usage
+from tarsy_scoring.events import Usage
+from tarsy_scoring.scores.shapes import SHOWN_COLUMNS, no_results
 
 CurrentHash = Callable[[str | None, str | None], str | None]
 """The hash that criteria of this name have now for a chain; None if the name is unknown."""
@@ -17,41 +17,39 @@ _OUTCOMES = {True: "pass", False: "fail", None: None}
 NO_USAGE = dict.fromkeys(Usage.model_fields)
 
 
-def document(
-    row: Mapping[str, Any],
-    missing_tools: Sequence[Mapping[str, Any]],
-    alternative_approaches: Sequence[Mapping[str, Any]],
-    turns: Sequence[Mapping[str, Any]],
-    current_hash: CurrentHash,
-) -> dict[str, Any]:
+LISTS = ("missing_tools", "alternative_approaches", "turns")
+
+
+def document(row: Mapping[str, Any], current_hash: CurrentHash) -> dict[str, Any]:
     """
     Build the document of a score, with plain JSON values except for ids and times.
 
     Args:
-        row: A row of `session_scores`.
+        row: A row of `session_scores`, with the `LISTS` that are not empty.
     """
     shown: dict[str, Any] = {name: row[name] for name in SHOWN_COLUMNS}
     shown["usage"] = row["usage"] or NO_USAGE
     shown["scored_at"] = row["completed_at"]
-    shown["is_current_criteria"] = (
-        row["criteria_hash"] is not None
-        and current_hash(row["criteria"], row["chain_id"]) == row["criteria_hash"]
-    )
+    shown["is_current_criteria"] = is_current(row, current_hash)
     shown["spread"] = _spread([sample["total_score"] for sample in row["samples"]])
-    is_checked = bool(row["gates"]) or row["status"] == "completed"
-    passed, total = sum(gate["passed"] for gate in row["gates"]), len(row["gates"])
-    shown["gates_passed"], shown["gates_total"] = (passed, total) if is_checked else (None, None)
+    passed, total = _counts(row["gates"], is_checked=row["status"] == "completed")
+    shown["gates_passed"], shown["gates_total"] = passed, total
     shown["layers"] = {
         "interaction": None,
         "gates": _OUTCOMES[passed == total if total else None],
         "judge": _OUTCOMES[row["judge_passed"]],
     }
-    shown["missing_tools"] = list(missing_tools)
-    shown["alternative_approaches"] = list(alternative_approaches)
-    shown["turns"] = list(turns)
+    shown |= {name: row.get(name) or [] for name in LISTS}
     if row["status"] == "in_progress":
         shown["current_stage"] = row["current_stage"]
     return shown
+
+
+def is_current(row: Mapping[str, Any], current_hash: CurrentHash) -> bool:
+    """Whether the criteria of that name still have the hash of this score."""
+    return row["criteria_hash"] is not None and row["criteria_hash"] == current_hash(
+        row["criteria"], row["chain_id"]
+    )
 
 
 def unstored_row(
@@ -77,3 +75,10 @@ def unstored_row(
 
 def _spread(totals: Sequence[int]) -> int | None:
     return max(totals) - min(totals) if totals else None
+
+
+def _counts(gates: Sequence[Mapping[str, Any]], *, is_checked: bool) -> tuple[int | None, int | None]:
+    """Gates that passed, and all; None where no attempt got so far."""
+    if not (gates or is_checked):
+        return None, None
+    return sum(gate["passed"] for gate in gates), len(gates)

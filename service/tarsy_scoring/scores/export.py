@@ -13,29 +13,24 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.scores.fields import SCORE_FIELDS
+from tarsy_scoring.events import InteractionTotals, Purpose, Usage
+from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.scores.latest import has_no_later
 from tarsy_scoring.scores.reader import DOCUMENT, Reader, references_of
-from tarsy_scoring.scores.session_list import CUSTOM_PLAN, ENDED, Filters, matches
+from tarsy_scoring.scores.session_list import CUSTOM_PLAN, Filters, matches
+from tarsy_scoring.scores.shapes import Reference
 
-Purpose = Literal["production", "consistency", "anchor", "shadow"]
 Format = Literal["jsonl", "csv"]
 
 # Scores, newest first. Each score of a session is a row, and the filters are about the score.
-_CHOSEN = f"""s.purpose = $13 AND s.status = $2
+EXPORT = f"""{DOCUMENT}
+WHERE s.purpose = $13 AND s.status = $2
   AND {matches("s.chain_id", "s.completed_at")}
   AND (NOT $14::bool OR {has_no_later("s", purpose="s.purpose")})
   AND (NOT $15::bool OR EXISTS (SELECT FROM {{schema}}.score_labels l WHERE l.score_id = s.score_id))
   AND NOT s.flags ?| $16::text[]
-  AND ($17::timestamptz IS NULL OR {ENDED} >= $17) AND ($18::timestamptz IS NULL OR {ENDED} < $18)"""
-EXPORT = f"""{DOCUMENT}
-WHERE {_CHOSEN}
-  AND ($19::timestamptz IS NULL OR s.created_at <= $19 AND (s.created_at < $19 OR s.score_id > $20))
-ORDER BY s.created_at DESC, s.score_id LIMIT $21
-"""
-NUMBER = f"""
-SELECT count(*) FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id) WHERE {_CHOSEN}
+  AND ($17::timestamptz IS NULL OR s.created_at <= $17 AND (s.created_at < $17 OR s.score_id > $18))
+ORDER BY s.created_at DESC, s.score_id LIMIT $19
 """
 
 EXPORT_BATCH = 100  # scores in memory at once; a document takes some 20 KB
@@ -61,8 +56,6 @@ class Chosen:
         only_latest: Of several completed scores of a session, only the latest.
         only_labelled: Only scores that people have labelled.
         without_flags: Without scores that have one of these flags.
-        ended_since, ended_until: Range of the time when the session ended, as in the list of sessions;
-            `ended_until` is exclusive.
     """
 
     filters: Filters
@@ -70,26 +63,13 @@ class Chosen:
     only_latest: bool = False
     only_labelled: bool = False
     without_flags: tuple[str, ...] = ()
-    ended_since: datetime | None = None
-    ended_until: datetime | None = None
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """$1 to $18 of the statements."""
+        """$1 to $16 of the statement."""
         filters = replace(self.filters, status=self.filters.status or "completed")
         chosen = self.purpose, self.only_latest, self.only_labelled
-        ended = self.ended_since, self.ended_until
-        return *filters.arguments, *chosen, list(self.without_flags), *ended
-
-
-async def count_scores(database: Database, chosen: Chosen) -> int:
-    """Number of these scores. Raises: DatabaseAway."""
-
-    async def work(connection: Connection) -> int:
-        await connection.execute(CUSTOM_PLAN)
-        return int(await connection.fetchval(database.sql(NUMBER), *chosen.arguments))
-
-    return await database.once(work)
+        return *filters.arguments, *chosen, list(self.without_flags)
 
 
 async def export_scores(reader: Reader, chosen: Chosen) -> AsyncIterator[list[ExportedScore]]:
@@ -107,7 +87,13 @@ async def export_scores(reader: Reader, chosen: Chosen) -> AsyncIterator[list[Ex
     # was rejected: a slow reader would have it cut after `IDLE_IN_TRANSACTION_S`, and until then the snapshot
     # would keep the dead rows of the work queue from being removed.
     while True:
-        rows = await _fetch_batch(reader.database, [*chosen.arguments, *after, EXPORT_BATCH])
+        arguments = *chosen.arguments, *after, EXPORT_BATCH
+
+        async def read(connection: Connection, arguments: tuple[Any, ...] = arguments) -> list[Any]:
+            await connection.execute(CUSTOM_PLAN)
+            return await connection.fetch(reader.database.sql(EXPORT), *arguments)
+
+        rows = await reader.database.once(read)
         documents = await reader.documents(rows)
         references = await references_of(reader.database, [r["session_id"] for r in rows])
         yield [
@@ -123,31 +109,31 @@ async def written(
     batches: AsyncIterable[list[ExportedScore]], how: Format
 ) -> AsyncIterator[tuple[bytes, int]]:
     """Encode each batch: bytes and number of scores. CSV begins with the header."""
-    has_begun = False
+    header = [CSV_COLUMNS]
     async for batch in batches:
         if how == "jsonl":
-            text = json_lines(batch)
+            yield json_lines(batch), len(batch)
         else:
-            header = () if has_begun else (CSV_COLUMNS,)
-            text = csv_lines([*header, *map(csv_row, batch)]).encode()
-        has_begun = True
-        yield text, len(batch)
+            yield csv_lines([*header, *map(csv_row, batch)]).encode(), len(batch)
+            header = []
 
 
-async def _fetch_batch(database: Database, arguments: Sequence[Any]) -> list[Mapping[str, Any]]:
-    async def work(connection: Connection) -> list[Mapping[str, Any]]:
-        await connection.execute(CUSTOM_PLAN)
-        return [dict(r) for r in await connection.fetch(database.sql(EXPORT), *arguments)]
-
-    return await database.once(work)
-
-
-# A score's cells in order: a document field and, for an object, one member.
-_CELLS = [
-    (field.name, member)
-    for field in sorted((f for f in SCORE_FIELDS if f.csv is not None), key=lambda field: field.csv or 0)
-    for member in field.csv_members or (None,)
-]
+# The fields of a CSV row; a new one comes last, so that columns which readers count do not move.
+_FIELDS = """
+score_id session_id chain_id purpose status attempt score_triggered_by created_at started_at scored_at
+total_score outcome outcome_reason judge_outcome composite_score criteria criteria_hash is_current_criteria
+judge_fingerprint spread gates_passed gates_total error_kind error_message score_analysis missing_tools_analysis
+score_breakdown failure_tags flags missing_tools interaction grounding coverage usage reference pass_threshold judge_passed
+"""
+# Members that become one cell each, in place of the whole object.
+_MEMBERS: Mapping[str, Iterable[str]] = {
+    "interaction": InteractionTotals.model_fields,
+    "grounding": ("share",),
+    "coverage": ("shown_share",),
+    "usage": Usage.model_fields,
+    "reference": Reference.model_fields,
+}
+_CELLS = [(name, member) for name in _FIELDS.split() for member in _MEMBERS.get(name, (None,))]
 CSV_COLUMNS = ("alert_type", "labels", *(f"{name}_{member}" if member else name for name, member in _CELLS))
 
 # Beginnings of a cell that a spreadsheet takes for a formula, also behind blanks that it trims.

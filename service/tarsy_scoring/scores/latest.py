@@ -14,8 +14,8 @@ from typing import Literal
 
 Kind = Literal["without", "with"]
 """
-Scores that were judged without a reference, or with one. They measure different things, so no statistic counts both,
-and for statistics a session has a latest score of each kind.
+Scores that were judged without a reference, or with one. They measure different things, so no statistic
+counts both, and for statistics a session has a latest score of each kind.
 """
 
 # Behind `ORDER BY`; the first row of each session is the latest.

@@ -10,28 +10,26 @@ from uuid import UUID
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.recent import Recent
 from tarsy_scoring.scores.document import CurrentHash, document
-from tarsy_scoring.scores.known_names import known_to_workers
 from tarsy_scoring.scores.latest import latest_of
-from tarsy_scoring.scores.shapes import AlternativeApproach, MissingTool, Turn
+from tarsy_scoring.scores.shapes import Turn
 
 # Age of what documents say about the reasons to wait. A worker reads the limits as often.
 WAITING_S = 1.0
-MISSING_TOOL = tuple(MissingTool.model_fields)
-APPROACH = tuple(AlternativeApproach.model_fields)
 TURN = tuple(Turn.model_fields)
 
-# Everything that a document shows, in one row. The items of a list are arrays of values, in the order of the
-# names above. A completed production score names the session's newest score where that is newer and not
-# completed.
+# Everything that a document shows, in one row. A completed production score names the session's newest score
+# where that is newer and not completed.
 DOCUMENT = f"""
 SELECT s.*, s.next_attempt_at <= now() AS is_due, m.alert_type, m.labels,
-  (SELECT jsonb_agg(jsonb_build_array({", ".join(f"t.{name}" for name in MISSING_TOOL)}) ORDER BY t.ordinal)
+  (SELECT jsonb_agg(jsonb_build_object('tool_name', t.tool_name, 'rationale', t.rationale) ORDER BY t.ordinal)
    FROM {{schema}}.score_missing_tools t WHERE t.score_id = s.score_id) AS missing_tools,
-  (SELECT jsonb_agg(jsonb_build_array(a.name, a.description,
-       (SELECT coalesce(jsonb_agg(p.step ORDER BY p.ordinal), '[]') FROM {{schema}}.score_alternative_approach_steps p
+  (SELECT jsonb_agg(jsonb_build_object('name', a.name, 'description', a.description, 'steps',
+       (SELECT coalesce(jsonb_agg(p.step ORDER BY p.ordinal), '[]')
+        FROM {{schema}}.score_alternative_approach_steps p
         WHERE p.score_id = a.score_id AND p.approach_ordinal = a.ordinal)) ORDER BY a.ordinal)
    FROM {{schema}}.score_alternative_approaches a WHERE a.score_id = s.score_id) AS alternative_approaches,
-  (SELECT jsonb_agg(jsonb_build_array({", ".join(f"u.{name}" for name in TURN)}) ORDER BY u.ordinal)
+  (SELECT jsonb_agg(
+     jsonb_build_object({", ".join(f"'{name}', u.{name}" for name in TURN)}) ORDER BY u.ordinal)
    FROM {{schema}}.judge_turns u WHERE u.score_id = s.score_id) AS turns,
   (SELECT jsonb_build_object('score_id', n.score_id, 'status', n.status)
    FROM (SELECT score_id, status, created_at FROM {{schema}}.session_scores n
@@ -40,8 +38,6 @@ SELECT s.*, s.next_attempt_at <= now() AS is_due, m.alert_type, m.labels,
      AND n.created_at > s.created_at AND n.status <> 'completed') AS latest_attempt
 FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id)
 """
-
-# The columns of `DOCUMENT` that a new score does not have.
 
 SCORE = f"{DOCUMENT} WHERE s.score_id = $1"
 
@@ -56,7 +52,8 @@ WHERE s.score_id = coalesce(
 # The newest score of a session, of one purpose ($2) or of any, with the alert type and labels of the session.
 NEWEST_SCORE = """
 SELECT s.*, m.alert_type, m.labels FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
-WHERE s.session_id = $1 AND ($2::text IS NULL OR s.purpose = $2) ORDER BY s.created_at DESC, s.score_id LIMIT 1
+WHERE s.session_id = $1 AND ($2::text IS NULL OR s.purpose = $2)
+ORDER BY s.created_at DESC, s.score_id LIMIT 1
 """
 
 # A page of a session's scores after a given one ($2, $3), newest first.
@@ -107,6 +104,10 @@ SELECT session_id, text, source_url, provided_by, provided_at FROM {schema}.sess
 WHERE session_id = ANY($1::text[]) ORDER BY given_at DESC, reference_id
 """
 
+# Criteria and chains that living workers know. A pending score under other names waits for such a worker.
+KNOWN = "SELECT kind, name FROM {schema}.known_names WHERE seen_at > now() - make_interval(secs => $1)"
+LIVING_S = 180.0  # the longest `Policy.living_s`
+
 # The columns of a turn with the reply.
 REPLY = ("ordinal", *TURN, "reply", "refusal", "has_tool_calls", "attempt", "created_at")
 
@@ -155,7 +156,7 @@ class Reader:
         self.database = database
         self.current_hash = current_hash
         self._waiting = None if waiting is None else Recent(waiting, WAITING_S)
-        self._known = Recent(lambda: known_to_workers(database), WAITING_S)
+        self._known = Recent(self._known_names, WAITING_S)
 
     async def score(self, score_id: UUID) -> dict[str, Any] | None:
         """The document of one score; None: there is none."""
@@ -232,15 +233,9 @@ class Reader:
         waits = await self.waits(rows)
         documents = []
         for row in rows:
-            shown = document(
-                row,
-                _named(MISSING_TOOL, row["missing_tools"]),
-                _named(APPROACH, row["alternative_approaches"]),
-                _named(TURN, row["turns"]),
-                self.current_hash,
-            )
-            if row["latest_attempt"] is not None:
-                shown["latest_attempt"] = row["latest_attempt"]
+            shown = document(row, self.current_hash)
+            if latest_attempt := row.get("latest_attempt"):
+                shown["latest_attempt"] = latest_attempt
             if wait := waits.get(row["score_id"]):
                 shown["waiting_for"], shown["waiting_for_text"] = wait
             documents.append(shown)
@@ -269,11 +264,13 @@ class Reader:
 
     async def _waits_of_due(self, due: Sequence[Mapping[str, Any]], holds: Holds) -> dict[UUID, Wait]:
         waits = {r["score_id"]: Wait(*hold) for r in due if (hold := holds.hold(r["chain_id"]))}
-        left = [r for r in due if r["score_id"] not in waits]
-        if left:
-            known = await self._known()
-            waits |= {r["score_id"]: UNKNOWN_NAMES for r in left if known.lack(r)}
+        free = [r for r in due if r["score_id"] not in waits]
+        if free and (known := await self._known()):
+            waits |= {r["score_id"]: UNKNOWN_NAMES for r in free if _has_unknown_name(r, known)}
         return waits
+
+    async def _known_names(self) -> set[tuple[str, str]]:
+        return {(r["kind"], r["name"]) for r in await self.database.single(KNOWN, LIVING_S)}
 
     async def holds(self) -> Holds | None:
         """What holds chains up, at most `WAITING_S` old; None: unknown here."""
@@ -299,6 +296,9 @@ def _waits_by_itself(row: Mapping[str, Any]) -> bool:
     return not row["is_due"] or row["waiting_reason"] == "source"
 
 
-def _named(names: Sequence[str], rows: Sequence[Sequence[Any]] | None) -> list[dict[str, Any]]:
-    """Give the values of each row their names; null counts as no rows."""
-    return [dict(zip(names, values, strict=True)) for values in rows or ()]
+def _has_unknown_name(row: Mapping[str, Any], known: set[tuple[str, str]]) -> bool:
+    """Whether the criteria, or the named chain, of a score are not among the known names."""
+    names = [("criteria", row["criteria"])]
+    if row["chain_is_named"] and row["chain_id"]:
+        names.append(("chain", row["chain_id"]))
+    return any(name is not None and (kind, name) not in known for kind, name in names)

@@ -6,7 +6,7 @@ the latest completed score; a session has the status of its newest production sc
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -17,9 +17,10 @@ from pydantic import Field, TypeAdapter
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.scores.cursors import Time, decode_cursor, encode_cursor
-from tarsy_scoring.scores.document import CurrentHash
+from tarsy_scoring.scores.document import CurrentHash, is_current
 from tarsy_scoring.scores.latest import is_latest
 from tarsy_scoring.scores.reader import Reader, Wait
+from tarsy_scoring.scores.shapes import Part, Total
 
 Sort = Literal["newest", "score_asc", "score_desc"]
 
@@ -45,11 +46,7 @@ def matches(chain_id: str, ended_at: str) -> str:
 
 _SESSIONS = f"""
 SELECT m.session_id, m.chain_id, m.alert_type, m.labels, m.status AS session_status, {ENDED} AS ended_at,
-       s.score_id, s.total_score, s.outcome, s.judge_outcome, s.criteria, s.criteria_hash, s.judge_fingerprint,
-       s.chain_id AS score_chain_id, s.flags, s.failure_tags, s.score_triggered_by, s.completed_at AS scored_at,
-       n.score_id AS newest_id, n.status, n.attempt, n.current_stage, n.waiting_reason, n.waiting_for_text,
-       n.created_at, n.next_attempt_at <= now() AS is_due, n.error_kind, n.error_message,
-       n.chain_id AS newest_chain_id, n.chain_is_named, n.criteria AS newest_criteria
+       coalesce(n.status, 'not_scored') AS status, s.total_score, s.score_id, n.score_id AS newest_id
 FROM {{schema}}.sessions m
 LEFT JOIN {{schema}}.session_scores s ON s.session_id = m.session_id
   AND {is_latest("s")}
@@ -62,24 +59,26 @@ WHERE ($2::text IS NULL OR CASE $2 WHEN 'not_scored' THEN n.session_id IS NULL
   AND {matches("m.chain_id", ENDED)}
 """
 
-_NEWEST_FIRST = f"""($13::timestamptz IS NULL OR ({ENDED}, m.session_id) < ($13, $14))
-ORDER BY {ENDED} DESC, m.session_id DESC LIMIT $15"""
-
-# Sorted by the end of the session, latest first.
-NEWEST_SESSIONS = f"{_SESSIONS} AND {_NEWEST_FIRST}"
-
-# Sessions with a total, sorted by it.
-BEST_SESSIONS = f"""{_SESSIONS}
+# The page after a place ($13, $14): sorted by the end of the session, or, of sessions with a total, by that.
+SESSIONS: dict[Sort, str] = {
+    "newest": f"""{_SESSIONS}
+  AND ($13::timestamptz IS NULL OR ({ENDED}, m.session_id) < ($13, $14))
+ORDER BY {ENDED} DESC, m.session_id DESC LIMIT $15""",
+    "score_desc": f"""{_SESSIONS}
   AND s.total_score IS NOT NULL AND ($13::int IS NULL OR (s.total_score, s.session_id) < ($13, $14))
-ORDER BY s.total_score DESC, s.session_id DESC LIMIT $15
-"""
-WORST_SESSIONS = f"""{_SESSIONS}
+ORDER BY s.total_score DESC, s.session_id DESC LIMIT $15""",
+    "score_asc": f"""{_SESSIONS}
   AND s.total_score IS NOT NULL AND ($13::int IS NULL OR (s.total_score, s.session_id) > ($13, $14))
-ORDER BY s.total_score, s.session_id LIMIT $15
-"""
+ORDER BY s.total_score, s.session_id LIMIT $15""",
+}
 
-# Sessions without a total; they follow the others in a list sorted by total.
-SESSIONS_WITHOUT_TOTAL = f"{_SESSIONS} AND s.total_score IS NULL AND {_NEWEST_FIRST}"
+SCORES_OF_PAGE = """
+SELECT score_id, chain_id, total_score, outcome, judge_outcome, criteria, criteria_hash, judge_fingerprint,
+       flags, failure_tags, score_triggered_by, completed_at AS scored_at, status, attempt, created_at,
+       current_stage, waiting_reason, waiting_for_text, next_attempt_at <= now() AS is_due, chain_is_named,
+       error_kind, error_message
+FROM {schema}.session_scores WHERE score_id = ANY($1::uuid[])
+"""
 
 # One step through the index for each chain, however many sessions it has: PostgreSQL cannot skip for
 # `DISTINCT`.
@@ -134,8 +133,7 @@ class Filters:
 # --- sessions ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ListedScore:
+class ListedScore(Part):
     """A session's score in short, with the names from the score document."""
 
     score_id: UUID
@@ -152,8 +150,7 @@ class ListedScore:
     scored_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class NewestAttempt:
+class NewestAttempt(Part):
     """A score that is newer than the one shown; it is open or ended without a number."""
 
     score_id: UUID
@@ -167,8 +164,7 @@ class NewestAttempt:
     error_message: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ListedSession:
+class ListedSession(Part):
     """A stored session with the latest completed score and the newest one's state."""
 
     session_id: str
@@ -182,29 +178,22 @@ class ListedSession:
     latest_attempt: NewestAttempt | None
 
 
-@dataclass(frozen=True, slots=True)
-class SessionPage:
+class SessionPage(Part):
     """Sessions and the cursor of the next page, which is null on the last page."""
 
     sessions: list[ListedSession]
     next_cursor: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The last row of a page: total, or time where rows are sorted by time, and session."""
-
-    key: int | datetime
-    session_id: str
+Place = tuple[int | datetime, str]
+"""The last row of a page: total, or time where rows are sorted by time, and session."""
 
 
 async def list_sessions(
     reader: Reader, filters: Filters, sort: Sort, after: Place | None, limit: int
 ) -> SessionPage:
     """
-    Read one page of sessions.
-
-    When sorted by score, sessions without a total come last in both directions. The session id breaks ties.
+    Read one page of sessions. When sorted by score, only sessions with a total. The session id breaks ties.
 
     Args:
         after: Place of the last row on the page before, see `read_cursor`; None: the first page.
@@ -214,73 +203,39 @@ async def list_sessions(
     """
     database = reader.database
 
-    async def work(connection: Connection) -> list[tuple[Any, bool]]:
+    async def work(connection: Connection) -> tuple[list[Any], list[Any]]:
         await connection.execute(CUSTOM_PLAN)
-        found: list[tuple[Any, bool]] = []
-        for statement, has_total, begin in _parts(filters, sort, after):
-            place = (begin.key, begin.session_id) if begin else (None, None)
-            rows = await connection.fetch(
-                database.sql(statement), *filters.arguments, *place, limit + 1 - len(found)
-            )
-            found += [(row, has_total) for row in rows]
-            if len(found) > limit:
-                break
-        return found
+        place = after or (None, None)
+        found = await connection.fetch(database.sql(SESSIONS[sort]), *filters.arguments, *place, limit + 1)
+        ids = {row[name] for row in found for name in ("score_id", "newest_id")} - {None}
+        return found, await connection.fetch(database.sql(SCORES_OF_PAGE), list(ids))
 
-    found = await database.once(work)
-    newest = [_newest(row) for row, _ in found if row["newest_id"] is not None]
-    waits = await reader.waits(newest)
-    sessions = [_listed(row, reader.current_hash, waits) for row, _ in found[:limit]]
+    found, rows = await database.once(work)
+    scores = {row["score_id"]: dict(row) for row in rows}
+    waits = await reader.waits(rows)
+    sessions = [_listed(row, scores, reader.current_hash, waits) for row in found[:limit]]
     if len(found) <= limit:
-        return SessionPage(sessions, None)
-    last, has_total = found[limit - 1]
-    place = Place(last["total_score"] if has_total else last["ended_at"], last["session_id"])
-    return SessionPage(sessions, write_cursor(place, filters, sort))
+        return SessionPage(sessions=sessions, next_cursor=None)
+    last = found[limit - 1]
+    key = last["ended_at" if sort == "newest" else "total_score"]
+    cursor = write_cursor((key, last["session_id"]), filters, sort)
+    return SessionPage(sessions=sessions, next_cursor=cursor)
 
 
-def _parts(filters: Filters, sort: Sort, after: Place | None) -> Iterable[tuple[str, bool, Place | None]]:
-    """The statements of a list in order, each with whether its rows have a total and where it begins."""
-    if sort == "newest":
-        return [(NEWEST_SESSIONS, False, after)]
-    parts: list[tuple[str, bool, Place | None]] = []
-    is_in_totals = after is None or isinstance(after.key, int)
-    if is_in_totals and filters.status != "not_scored":
-        parts.append((BEST_SESSIONS if sort == "score_desc" else WORST_SESSIONS, True, after))
-    if filters.min_score is None and filters.max_score is None:
-        parts.append((SESSIONS_WITHOUT_TOTAL, False, None if is_in_totals else after))
-    return parts
-
-
-def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The newest score with the fields that `Reader.waits` takes."""
-    shown = {
-        name: row[name]
-        for name in ("status", "waiting_reason", "waiting_for_text", "is_due", "chain_is_named")
-    }
-    shown |= {name: row[f"newest_{name}"] for name in ("chain_id", "criteria")}
-    return {**shown, "score_id": row["newest_id"]}
-
-
-def _listed(row: Mapping[str, Any], current_hash: CurrentHash, waits: Mapping[UUID, Wait]) -> ListedSession:
-    score = None if row["score_id"] is None else _listed_score(row, current_hash)
-    latest = None
-    if row["newest_id"] is not None and row["newest_id"] != row["score_id"]:
-        wait = waits.get(row["newest_id"], (None, None))
-        shown: dict[str, Any] = dict(zip(("waiting_for", "waiting_for_text"), wait, strict=True))
-        shown |= {name: row[name] for name in NewestAttempt.__slots__ if name not in {"score_id", *shown}}
-        latest = NewestAttempt(score_id=row["newest_id"], **shown)
-    known = ("session_id", "chain_id", "alert_type", "labels", "session_status", "ended_at")
-    status = row["status"] or "not_scored"
-    return ListedSession(
-        **{name: row[name] for name in known}, status=status, score=score, latest_attempt=latest
-    )
-
-
-def _listed_score(row: Mapping[str, Any], current_hash: CurrentHash) -> ListedScore:
-    current = current_hash(row["criteria"], row["score_chain_id"])
-    is_current = row["criteria_hash"] is not None and current == row["criteria_hash"]
-    shown = {name: row[name] for name in ListedScore.__slots__ if name != "is_current_criteria"}
-    return ListedScore(**shown, is_current_criteria=is_current)
+def _listed(
+    row: Mapping[str, Any],
+    scores: Mapping[UUID, Mapping[str, Any]],
+    current_hash: CurrentHash,
+    waits: Mapping[UUID, Wait],
+) -> ListedSession:
+    score, newest = scores.get(row["score_id"]), scores.get(row["newest_id"])
+    shown: dict[str, Any] = {**row, "score": None, "latest_attempt": None}
+    if score is not None:
+        shown["score"] = {**score, "is_current_criteria": is_current(score, current_hash)}
+    if newest is not None and newest is not score:
+        waiting_for, text = waits.get(newest["score_id"], (None, None))
+        shown["latest_attempt"] = {**newest, "waiting_for": waiting_for, "waiting_for_text": text}
+    return ListedSession.model_validate(shown)
 
 
 async def chains_of_sessions(database: Database, limit: int) -> list[str]:
@@ -293,14 +248,13 @@ async def chains_of_sessions(database: Database, limit: int) -> list[str]:
 
 LONGEST_CURSOR = 600  # a session id has at most 255 characters
 _SessionId = Annotated[str, Field(pattern=f"^{SESSION_ID_PATTERN.pattern}$")]
-_Total = Annotated[int, Field(ge=0, le=100)]
 _BY_TIME = TypeAdapter(tuple[Time, _SessionId])
-_BY_TOTAL = TypeAdapter(tuple[_Total | Time, _SessionId])  # sessions without a total follow by time
+_BY_TOTAL = TypeAdapter(tuple[Total, _SessionId])
 
 
 def write_cursor(place: Place, filters: Filters, sort: Sort) -> str:
     """The cursor of the page after a place."""
-    return encode_cursor([place.key, place.session_id], [sort, asdict(filters)])
+    return encode_cursor(place, [sort, asdict(filters)])
 
 
 def read_cursor(cursor: str, filters: Filters, sort: Sort) -> Place:
@@ -312,5 +266,5 @@ def read_cursor(cursor: str, filters: Filters, sort: Sort) -> Place:
     """
     asked = [sort, asdict(filters)]
     if sort == "newest":
-        return Place(*decode_cursor(cursor, asked, _BY_TIME))
-    return Place(*decode_cursor(cursor, asked, _BY_TOTAL))
+        return decode_cursor(cursor, asked, _BY_TIME)
+    return decode_cursor(cursor, asked, _BY_TOTAL)

@@ -1,41 +1,31 @@
 """
-Shapes of the parts of a score document: the score's `jsonb` columns, and the lists that belong to it.
+The score document and its parts: every field of a score is declared here, and nowhere else.
 
-They are for JSON Schema and OpenAPI. The service builds documents from rows and never validates what it
+The statement that ends a score (`queue/store`) sets the fields of `ScoreResults`, `document` shows the fields
+of `ScoreDocument`, and JSON Schema and OpenAPI are made from it. A new field needs an entry here and, where
+it is stored, a column in the migration. The service builds documents from rows and never validates what it
 stored itself. Lists of words that may grow within version 1 (`error_kind`, `flags`, ...) are examples and not
 enumerations.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
 
-ERROR_KINDS = [
-    "session_not_found",
-    "session_not_terminal",
-    "session_too_large",
-    "nothing_to_judge",
-    "evidence_incomplete",
-    "context_too_long",
-    "no_score_in_answer",
-    "refused",
-    "content_filtered",
-    "answer_cut",
-    "empty_answer",
-    "invalid_structured_answer",
-    "judge_unavailable",
-    "judge_rejected_request",
-    "judge_auth",
-    "attempt_timed_out",
-    "deadline_passed",
-    "worker_lost",
-    "timeline_unavailable",
-    "unknown_criteria",
-    "unknown_chain",
-    "cancelled",
-    "internal",
-]
+from tarsy_scoring import errors
+from tarsy_scoring.errors import WaitingFor
+from tarsy_scoring.evaluation.diagnosis import DiagnosedPattern
+from tarsy_scoring.evaluation.interaction import Interaction
+from tarsy_scoring.evaluation.outcome import GateResult
+from tarsy_scoring.events import Count, Purpose, Share, Usage
+
+# What the errors carry with which an attempt may end, and ends that no error causes.
+ERROR_KINDS = sorted(
+    {kind for one in vars(errors).values() if (kind := getattr(one, "error_kind", None))}
+    | {"cancelled", "deadline_passed", "unknown_chain", "worker_lost"}
+)
 FLAGS = [
     "injection_suspected",
     "tampering_suspected",
@@ -50,18 +40,7 @@ FLAGS = [
     "chain_mismatch",
     "second_opinion_disagrees",
 ]
-WAITING_FOR = [
-    "pause",
-    "circuit",
-    "key",
-    "quota",
-    "budget",
-    "rate_limit",
-    "source",
-    "worker",
-    "session",
-    "retry",
-]
+WAITING_FOR = [*get_args(WaitingFor), "worker"]
 FAILURE_REASONS = ["no_such_entry", "other_entry", "paraphrase", "not_there"]
 TURN_KINDS = ["analysis", "reminder", "repair", "sample", "masked", "missing_tools", "second_opinion"]
 
@@ -69,17 +48,17 @@ Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "
 """
 The state of a score, by its exits.
 
-`pending`: inserted with its request, or returned from an attempt. Leaves to `in_progress` when a worker claims it at or
-after `next_attempt_at`, and to `cancelled`.
+`pending`: inserted with its request, or returned from an attempt. Leaves to `in_progress` when a worker
+claims it at or after `next_attempt_at`, and to `cancelled`.
 
-`in_progress`: held under a lease. Its holder ends it as `completed`, `failed` or `timed_out`, or puts it back as
-`pending`. After the lease has expired, any worker takes it back: to `pending`, to `failed` after too many attempts, or
-to `timed_out` after the deadline. Leaves to `cancelled` at any time; the holder notices at its next heartbeat.
+`in_progress`: held under a lease. Its holder ends it as `completed`, `failed` or `timed_out`, or puts it back
+as `pending`. After the lease has expired, any worker takes it back: to `pending`, to `failed` after too many
+attempts, or to `timed_out` after the deadline. Leaves to `cancelled` at any time; the holder notices at its
+next heartbeat.
 
 The others are final. Each of them emits one last event and promotes the deferred request of the session.
 """
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=0)]
+Total = Annotated[int, Field(ge=0, le=100)]
 
 
 class Part(BaseModel):
@@ -124,7 +103,7 @@ class Rubric(Part):
 class Sample(Part):
     """One of several answers to the same question."""
 
-    total_score: int = Field(ge=0, le=100)
+    total_score: Total
 
 
 class SecondOpinion(Part):
@@ -135,7 +114,7 @@ class SecondOpinion(Part):
     """
 
     provider: str
-    total_score: Annotated[int, Field(ge=0, le=100)] | None
+    total_score: Total | None
     outcome: str | None = Field(description="Id of the band that it stated.")
     agrees: bool | None = Field(
         description="Whether it is in the same band, at most 8 points away, and states no other outcome."
@@ -175,57 +154,15 @@ class Grounding(Part):
     )
 
 
-class AgentTokens(Part):
-    """Tokens that the judged agents used; those of the judge are in `usage`."""
+@dataclass(frozen=True, slots=True)
+class PricedInteraction(Interaction):
+    """
+    The interaction metrics of one session.
 
-    input: Count
-    output: Count
+    `agent_cost_usd` is the cost of `agent_tokens` at published prices; null where one is missing.
+    """
 
-
-class Interaction(Part):
-    """Measured facts about tool calls; a rate is null where there was no command."""
-
-    total_commands: Count
-    unique_commands: Count
-    error_count: Count
-    retry_count: Count
-    help_invocations: Count
-    repeated_after_failure: Count
-    error_rate: Share | None
-    retry_rate: Share | None
-    first_try_success_rate: Share | None
-    iteration_ratio: Share | None
-    completed: bool
-    error_basis: dict[str, Count] = Field(
-        {}, description="Number of commands by the field that reported their end."
-    )
-    duration_s: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="Null where the times are not real."
-    )
-    tool_duration_ms: Count | None = None
-    agent_tokens: AgentTokens | None = None
-    agent_cost_usd: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="Cost of these tokens at published prices; null where one is missing."
-    )
-    by_tool: dict[str, Any]
-    by_subcommand: dict[str, Any]
-
-
-class Diagnosis(Part):
-    """What the interaction suggests, with the numbers behind it."""
-
-    pattern: str
-    likely_cause: str
-    evidence: Any
-
-
-class Gate(Part):
-    """One pass/fail check."""
-
-    name: str
-    gate_type: str
-    passed: bool
-    message: str
+    agent_cost_usd: float | None = None
 
 
 LayerResult = Literal["pass", "fail"] | None
@@ -279,10 +216,89 @@ class Turn(Part):
     finish_reason: str | None
 
 
-class Usage(Part):
-    """Sums over the turns; null where a turn did not report it."""
+class ScoreIdentity(Part):
+    """What a score is about and how it stands: columns of `session_scores`."""
 
-    input_tokens: Count | None
-    cached_input_tokens: Count | None
-    output_tokens: Count | None
-    cost_usd: Annotated[float, Field(ge=0)] | None
+    score_id: str
+    session_id: str
+    request_id: str | None = Field(description="Null for a score made offline, which is not stored.")
+    chain_id: str | None
+    purpose: Purpose
+    status: Status
+    attempt: Count
+    score_triggered_by: str
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    criteria: str | None
+    criteria_hash: str | None
+
+
+class ScoreResults(Part):
+    """What an attempt found: columns of `session_scores` that the end of the score sets."""
+
+    total_score: Total | None
+    score_analysis: str | None
+    score_breakdown: dict[str, float] | None = Field(description="Points by category.")
+    missing_tools_analysis: str | None
+    rubric: Rubric | None
+    judge_fingerprint: str | None = Field(description="Scores under different ones are not comparable.")
+    samples: list[Sample]
+    second_opinion: SecondOpinion | None
+    outcome: Literal["pass", "fail"] | None
+    outcome_reason: str | None
+    judge_outcome: str | None = Field(description="Id of the band that the judge stated.")
+    pass_threshold: Annotated[float, Field(ge=0, le=100)] | None = Field(
+        description="Least total that passed when it was judged."
+    )
+    judge_passed: bool | None = Field(
+        description="Whether the total reaches it; null: without a total or threshold."
+    )
+    composite_score: Annotated[float, Field(ge=0, le=100)] | None
+    failure_tags: list[str]
+    flags: list[Annotated[str, Field(examples=FLAGS)]]
+    grounding: Grounding | None
+    reference: Reference | None = Field(
+        description="Null: judged without one. The two kinds of scores are not comparable."
+    )
+    interaction: PricedInteraction | None
+    diagnosis: list[DiagnosedPattern]
+    gates: list[GateResult]
+    coverage: Coverage | None
+    evidence: Evidence | None
+    usage: Usage
+    error_kind: str | None = Field(examples=ERROR_KINDS)
+    error_message: str | None
+
+
+class ScoreDocument(ScoreResults, ScoreIdentity):
+    """One scoring for one session, the same shape everywhere. A failure is never a number."""
+
+    waiting_for: str | None = Field(
+        None, description="Only while pending: why it is not running.", examples=WAITING_FOR
+    )
+    waiting_for_text: str | None = Field(
+        None, description="Only with `waiting_for`: the same in words, with numbers where there are some."
+    )
+    latest_attempt: LatestAttempt | None = Field(
+        None, description="Only where something newer runs or failed."
+    )
+    current_stage: str | None = Field(None, description="Only while `in_progress`: the last phase.")
+    scored_at: datetime | None = Field(description="The same as `completed_at`.")
+    is_current_criteria: bool = Field(description="Whether the criteria of that name still have this hash.")
+    missing_tools: list[MissingTool]
+    alternative_approaches: list[AlternativeApproach]
+    spread: Count | None
+    layers: LayerResults
+    gates_passed: Count | None
+    gates_total: Count | None
+    turns: list[Turn]
+
+
+SHOWN_COLUMNS = (*ScoreIdentity.model_fields, *ScoreResults.model_fields)
+
+
+def no_results() -> dict[str, Any]:
+    """The fields of `ScoreResults` without results: null, or `[]` for lists."""
+    fields = ScoreResults.model_fields.items()
+    return {name: [] if get_origin(field.annotation) is list else None for name, field in fields}

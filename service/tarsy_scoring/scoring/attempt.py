@@ -9,12 +9,9 @@ lease was lost and nothing is written. A failure is never a number.
 """
 
 import asyncio
-import math
 import random
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import structlog
@@ -32,7 +29,6 @@ from tarsy_scoring.errors import (
     SourceAway,
     Unscorable,
     WaitFor,
-    WaitingFor,
 )
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE, ScoringCompleted
 from tarsy_scoring.gates.run import run_gates
@@ -46,18 +42,11 @@ from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.known_names import leave_to_others
 from tarsy_scoring.queue.leases import BACKOFF_FIRST_S, BACKOFF_JITTER, BACKOFF_MOST_S, Leases
 from tarsy_scoring.queue.store import Ending, SessionFacts, Store
-from tarsy_scoring.scores.fields import SET_AT_END, no_results
-from tarsy_scoring.scoring.binding import Binding, binding_of
-from tarsy_scoring.scoring.columns import (
-    decided_columns,
-    evidence_columns,
-    judgement_columns,
-    measure,
-    sum_usage,
-)
+from tarsy_scoring.scores.shapes import ScoreResults
+from tarsy_scoring.scoring.binding import binding_of
+from tarsy_scoring.scoring.columns import completed_columns, sum_usage
 from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, flush
-from tarsy_scoring.scoring.providers import Judges, judge
-from tarsy_scoring.scoring.second_opinion import add_second_opinion
+from tarsy_scoring.scoring.providers import Case, add_second_opinion, judge
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import ASKED_BY, Metrics
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
@@ -68,11 +57,9 @@ from tarsy_scoring.timeline.render.context import FittedContext
 
 log = structlog.get_logger()
 
-MOST_KEPT = 1000  # hashes remembered as stored; a source may list different tools for every session
-KEPT_S = 3600.0  # after that the clean-up may have removed a tool list to which no score refers
 FIRST_LOOK_S, LOOK_JITTER = 2.0, 0.2
 # The columns that `scoring.completed` carries as they are; from the interaction it carries only totals.
-PUBLISHED = sorted({*SET_AT_END} & {*ScoringCompleted.model_fields} - {"interaction"})
+PUBLISHED = sorted({*ScoreResults.model_fields} & {*ScoringCompleted.model_fields} - {"interaction"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +89,8 @@ class Scorer:
     metrics: Metrics
     limits: Limits
     tracing: Tracing = OFF
-    _kept: dict[str, float] = field(default_factory=dict, init=False)
-    """By hash: monotonic time at which the content was stored."""
+    _kept: set[str] = field(default_factory=set, init=False)
+    """Hashes of criteria that are stored."""
 
     async def attempt(
         self, claimed: ClaimedScore, *, on_judged: Callable[[], None] = lambda: None
@@ -124,10 +111,8 @@ class Scorer:
             attempt.turns += await attempt.clock.untimed(self.store.stored_turns(claimed.score_id))
         try:
             return await self._judge(attempt)
-        except WaitFor as error:
-            return await self._put_back(attempt, error, error.waiting_for, str(error), error.due_s)
-        except RetryLater as error:
-            return await self._retry(attempt, error)
+        except (WaitFor, RetryLater) as error:
+            return await self._put_back(attempt, error)
         except Unscorable as error:
             return await self._fail(attempt, error.status, error.error_kind, str(error))
 
@@ -140,37 +125,30 @@ class Scorer:
         """
         attempt = Attempt(claimed, AttemptClock(0, spent_s), lambda: None)
         attempt.turns += await self.store.stored_turns(claimed.score_id)
-        return await self._retry(
-            attempt, RetryLater(f"the attempt broke off ({what}); the worker's log says where")
-        )
+        broken = RetryLater(f"the attempt broke off ({what}); the worker's log says where")
+        return await self._put_back(attempt, broken)
 
     # --- the attempt -----------------------------------------------------------------------------------
 
     async def _judge(self, attempt: Attempt) -> Finished:
-        clock, config = attempt.clock, self.settings.config
+        config = self.settings.config
         with self.tracing.step("gathering_context"):
             attempt.timeline = timeline = await self._fetch(attempt)
-            attempt.binding = bound = binding_of(
-                attempt.claimed, timeline, self.settings, self.store.inbox.policy
-            )
-            if bound.is_of_others and await self._leave(attempt, bound):
-                return Finished("released", {"chain_id": timeline.chain_id})
-            if (declined := await self._bind(attempt, bound)) is not None:
-                return declined
+            if (ended := await self._bind(attempt, timeline)) is not None:
+                return ended
         claimed = attempt.claimed
         chain = self.settings.chain(claimed.chain_id)
         criteria = self.registry.of_chain(chain, claimed.criteria)
-        hash_, content = criteria.criteria_hash, criteria.content
-        await self._keep(attempt, hash_, partial(self.store.keep_criteria, hash_, criteria.name, content))
-        attempt.layers = await measure(timeline, chain)
+        await self._keep(attempt, criteria)
+        await attempt.measure(timeline, chain)
         check_evidence(timeline, config.evidence.max_missing_share, may_change=self.source.may_change)
+        attempt.gates = []
         if chain.gates:
             await flush(self.store, attempt, "evaluating_gates")
             with self.tracing.step("evaluating_gates"):
-                gates = await run_gates(chain.gates, timeline, config.gates, deadline_s=clock.left_s)
-        else:
-            gates = []
-        attempt.layers = replace(attempt.layers, gates=gates)
+                attempt.gates = await run_gates(
+                    chain.gates, timeline, config.gates, deadline_s=attempt.clock.left_s
+                )
         verdict = await self._assess(attempt, timeline, chain, criteria) if chain.judge.enabled else None
         return await self._complete(attempt, verdict, criteria)
 
@@ -198,72 +176,59 @@ class Scorer:
             attempt.claimed = await attempt.clock.untimed(self.leases.begin_attempt(claimed))
         return replace(timeline, reference=claimed.reference["text"]) if claimed.reference else timeline
 
-    async def _leave(self, attempt: Attempt, bound: Binding) -> bool:
-        """Put the score back for the workers whose configuration has the chain, if there are any."""
-        clock, chain_id = attempt.clock, bound.chain_id or ""
-        return await clock.untimed(
-            leave_to_others(self.store.inbox, attempt.claimed, chain_id, bound.known_criteria, clock.spent_s)
-        )
-
-    async def _bind(self, attempt: Attempt, bound: Binding) -> Finished | None:
+    async def _bind(self, attempt: Attempt, timeline: Timeline) -> Finished | None:
         """
         Store the score's chain, criteria and criteria hash, where they were unknown or have changed.
 
         What else the source says about the session is stored with them, or else when the score ends.
 
         Returns:
-            How the score ended, if the chain declines the request.
+            How the attempt ended, if the score is left to workers that know its chain, or the chain declines
+            the request.
         """
-        claimed = attempt.claimed
-        assert attempt.timeline is not None
-        facts = facts_of(attempt.timeline)
-        declined = None
+        claimed, clock, inbox = attempt.claimed, attempt.clock, self.store.inbox
+        attempt.binding = bound = binding_of(claimed, timeline, self.settings, inbox.policy)
+        if bound.is_of_others and await clock.untimed(
+            leave_to_others(inbox, claimed, bound.chain_id or "", bound.known_criteria, clock.spent_s)
+        ):
+            return Finished("released", {"chain_id": timeline.chain_id})
+        facts, declined = facts_of(timeline), None
         if bound.why_not is not None:
             message = f"chain {bound.chain_id!r} is not scored automatically: {bound.why_not}"
             ending = self._failure(attempt, "cancelled", "cancelled", message)
             declined = replace(ending, disposition=bound.why_not)
         elif not bound.is_news:
-            if adds_facts(facts, claimed):
-                attempt.claimed, attempt.facts = facts.added_to(claimed), facts
+            if (informed := facts.added_to(claimed)) != claimed:
+                attempt.claimed, attempt.facts = informed, facts
             return None
-        if claimed.chain_id not in (None, bound.chain_id):
-            log.warning(
-                "attempt.chain_mismatch",
-                score_id=str(claimed.score_id),
-                session_id=claimed.session_id,
-                named_chain_id=claimed.chain_id,
+        attempt.claimed, is_declined = await clock.untimed(
+            self.store.bind(
+                claimed,
                 chain_id=bound.chain_id,
-                effect="the chain of the source decides about providers, criteria, gates and budget",
+                criteria=bound.criteria,
+                criteria_hash=bound.criteria_hash,
+                facts=facts,
+                declined=declined,
+                is_chain_of_source=bound.is_certain,
             )
-        binding = self.store.bind(
-            claimed,
-            chain_id=bound.chain_id,
-            criteria=bound.criteria,
-            criteria_hash=bound.criteria_hash,
-            facts=facts,
-            declined=declined,
-            is_chain_of_source=bound.is_certain,
         )
-        attempt.claimed, is_declined = await attempt.clock.untimed(binding)
         return self._failed(attempt, declined) if declined is not None and is_declined else None
 
-    async def _keep(self, attempt: Attempt, content_hash: str, store: Callable[[], Awaitable[None]]) -> None:
-        """Store content before a score refers to the hash, but not again for an hour."""
-        if time.monotonic() < self._kept.get(content_hash, -math.inf) + KEPT_S:
-            return
-        await attempt.clock.untimed(store())
-        if len(self._kept) >= MOST_KEPT:
-            self._kept.clear()  # the price: content that is already stored is written once more
-        self._kept[content_hash] = time.monotonic()
+    async def _keep(self, attempt: Attempt, criteria: Criteria) -> None:
+        """Store criteria before a score refers to their hash; they are never removed."""
+        hash_ = criteria.criteria_hash
+        if hash_ not in self._kept:
+            storing = self.store.keep_criteria(hash_, criteria.name, criteria.content)
+            await attempt.clock.untimed(storing)
+            self._kept.add(hash_)
 
     async def _assess(
         self, attempt: Attempt, timeline: Timeline, chain: ChainSettings, criteria: Criteria
     ) -> Verdict:
         """Judge with durable turns. The last turn is stored in the transaction that ends the score."""
-        claimed = attempt.claimed
+        claimed, config = attempt.claimed, self.settings.config
         # Turns from a provider that the chain no longer has are not continued.
         clients = {name: client for name, client in self.clients.items() if name in chain.providers}
-
         give_up_at: float | None = None
 
         def ask_of(provider: str, context: FittedContext) -> DurableAsk:
@@ -271,16 +236,16 @@ class Scorer:
             parts = (self.store, self.metrics, self.limits, criteria)
             return DurableAsk(attempt, clients, provider, *parts, give_up_at)
 
-        config = self.settings.config
         masking = masking_of(config.masking_patterns)
-        judges = Judges(config.providers, ask_of, self.limits.token_factor, masking)
+        factor = self.limits.token_factor
+        case = Case(timeline, claimed.nonce, chain, criteria, config.providers, ask_of, factor, masking)
         verdict: Verdict | None = None
         try:
-            judgement = await judge(timeline, claimed.nonce, chain, criteria, judges, self._is_final(attempt))
+            judgement = await judge(case, self._is_final(attempt))
             # The total is known, so nothing that follows may hold it up for longer than the attempt may last.
             give_up_at = asyncio.get_running_loop().time() + self._left_s(attempt)
             if claimed.purpose == "production":
-                await add_second_opinion(judgement, timeline, claimed.nonce, chain, criteria, judges)
+                await add_second_opinion(judgement, case)
             attempt.context, verdict = judgement.context, judgement.verdict
             return verdict
         finally:
@@ -297,21 +262,21 @@ class Scorer:
         Return the test whether a failed optional turn is given up: the error is permanent, or no attempt or
         time is left.
 
-        True wherever `_retry` or `_wait` would end the score: the total is already known and must not be
-        lost.
+        True wherever `_put_back` would end the score: the total is already known and must not be lost.
         """
 
         def is_final(error: Exception) -> bool:
-            burned = attempt.claimed.attempts_burned + 1
-            spent_s = attempt.claimed.spent_s + attempt.clock.spent_s
+            if not isinstance(error, WaitFor | RetryLater):
+                return True
+            claimed, clock = attempt.claimed, attempt.clock
             # Other providers may use up the time left before this attempt ends.
-            latest_s = spent_s + max(0.0, attempt.clock.left_s)
-            if isinstance(error, WaitFor):
-                return latest_s >= self.settings.deadline_s
+            latest_s = claimed.spent_s + clock.spent_s + max(0.0, clock.left_s)
             if isinstance(error, RetryLater):
-                is_late = latest_s + backoff_s(burned, 1) >= self.settings.deadline_s
-                return is_late or burned >= self.settings.max_attempts
-            return True
+                burned = claimed.attempts_burned + 1
+                if burned >= self.settings.max_attempts:
+                    return True
+                latest_s += backoff_s(burned, 1)
+            return latest_s >= self.settings.deadline_s
 
         return is_final
 
@@ -326,7 +291,7 @@ class Scorer:
             "alert_type": claimed.alert_type,
             "labels": dict(claimed.labels),
             "has_reference": columns["reference"] is not None,
-            **(attempt.layers.totals() if attempt.layers else {}),
+            **attempt.totals(),
             **{name: columns[name] for name in PUBLISHED},
         }
         ending = Ending(
@@ -347,15 +312,12 @@ class Scorer:
         self, attempt: Attempt, verdict: Verdict | None, criteria: Criteria
     ) -> dict[str, Any]:
         claimed, columns = attempt.claimed, self._columns(attempt, "completed")
-        columns |= judgement_columns(
-            verdict, _turns_behind(attempt), attempt.timeline, attempt.context, criteria, self.settings.config
-        )
-        if attempt.context is not None and attempt.context.has_reference:
+        turns = _turns_behind(attempt)
+        columns |= completed_columns(attempt, verdict, turns, criteria, self.settings, claimed.chain_id)
+        if attempt.has_reference:
             columns["reference"] = {k: v for k, v in (claimed.reference or {}).items() if k != "text"}
         if attempt.binding is not None and attempt.binding.is_mismatch:
             columns["flags"] = sorted({*columns["flags"], "chain_mismatch"})
-        if attempt.layers is not None:
-            columns |= decided_columns(attempt.layers, self.settings, claimed.chain_id, criteria, verdict)
         return columns
 
     def _count(self, attempt: Attempt, columns: Mapping[str, Any]) -> None:
@@ -367,7 +329,7 @@ class Scorer:
             return
         if columns["total_score"] is not None and columns["reference"] is None:
             metrics.score.labels(chain).observe(columns["total_score"])
-        metrics.score_outcomes.labels(columns.get("outcome") or "none", chain).inc()
+        metrics.score_outcomes.labels(columns["outcome"] or "none", chain).inc()
         for flag in columns["flags"]:
             metrics.score_flags.labels(flag).inc()
         metrics.score_delay.labels(ASKED_BY[claimed.priority]).observe(
@@ -379,46 +341,41 @@ class Scorer:
         with self.tracing.step("storing"):
             await self.store.end(ending)
 
-    async def _retry(self, attempt: Attempt, error: RetryLater) -> Finished:
-        """Put the score back with backoff, or end it when attempts or the deadline are used up."""
-        if isinstance(error, EvidenceIncomplete) and error.permanent:
-            return await self._fail(attempt, "failed", error.error_kind, str(error))
-        burned = attempt.claimed.attempts_burned + 1
-        if burned >= self.settings.max_attempts:
-            status = "timed_out" if isinstance(error, AttemptTimedOut) else "failed"
-            return await self._fail(
-                attempt, status, error.error_kind, f"{error} (attempt {burned}, the last)"
-            )
-        due_s = backoff_s(burned, random.uniform(-1, 1))  # noqa: S311 - jitter
-        failed = f"attempt {attempt.claimed.attempt} failed ({error.error_kind}): {error}"
-        return await self._put_back(attempt, error, "retry", failed, due_s, error_kind=error.error_kind)
+    async def _put_back(self, attempt: Attempt, error: WaitFor | RetryLater) -> Finished:
+        """
+        Put the score back with a due time, or end it when attempts or the deadline are used up.
 
-    async def _put_back(
-        self,
-        attempt: Attempt,
-        error: WaitFor | RetryLater,
-        waiting_for: WaitingFor,
-        waiting_for_text: str,
-        due_s: float,
-        **fields: str,
-    ) -> Finished:
-        """Put the score back with a due time, or end it after the deadline. Backoff counts as time spent."""
+        An error that is no wait burns an attempt, and its backoff counts as time spent.
+        """
+        claimed, spent_s, kind = attempt.claimed, attempt.clock.spent_s, error.error_kind
         burns = isinstance(error, RetryLater)
-        spent_s = 0 if isinstance(error, SourceAway) else attempt.clock.spent_s + (due_s if burns else 0)
-        deadline_s = self.settings.deadline_s
-        if attempt.claimed.spent_s + spent_s >= deadline_s:
-            message = f"not scored within {deadline_s:g} s of attempts and backoff; last: {error}"
-            return await self._fail(attempt, "timed_out", "deadline_passed", message)
+        if isinstance(error, WaitFor):
+            waiting_for, due_s, text = error.waiting_for, error.due_s, str(error)
+            spent_s = 0 if isinstance(error, SourceAway) else spent_s
+        else:
+            burned = claimed.attempts_burned + 1
+            if isinstance(error, EvidenceIncomplete) and error.permanent:
+                return await self._fail(attempt, "failed", kind, str(error))
+            if burned >= self.settings.max_attempts:
+                status = "timed_out" if isinstance(error, AttemptTimedOut) else "failed"
+                return await self._fail(attempt, status, kind, f"{error} (attempt {burned}, the last)")
+            waiting_for, due_s = "retry", backoff_s(burned, random.uniform(-1, 1))  # noqa: S311 - jitter
+            text = f"attempt {claimed.attempt} failed ({kind}): {error}"
+            spent_s += due_s
+        if claimed.spent_s + spent_s >= self.settings.deadline_s:
+            within = f"not scored within {self.settings.deadline_s:g} s of attempts and backoff"
+            return await self._fail(attempt, "timed_out", "deadline_passed", f"{within}; last: {error}")
         attempt.on_judged()
         await self.leases.put_back(
-            attempt.claimed,
+            claimed,
             due_s=due_s,
             waiting_reason=waiting_for,
             burns=burns,
             spent_s=spent_s,
-            waiting_for_text=waiting_for_text,
+            waiting_for_text=text,
         )
-        shown = {"waiting_for": waiting_for, "due_s": round(due_s, 1), "reason": str(error), **fields}
+        shown = {"waiting_for": waiting_for, "due_s": round(due_s, 1), "reason": str(error)}
+        shown |= {"error_kind": kind} if burns else {}
         return Finished("put_back", shown | self._log_fields(attempt))
 
     async def _fail(self, attempt: Attempt, status: str, kind: str, message: str) -> Finished:
@@ -440,16 +397,8 @@ class Scorer:
         return Finished(status, {"error_kind": kind, "reason": message} | self._log_fields(attempt))
 
     def _columns(self, attempt: Attempt, status: str) -> dict[str, Any]:
-        """The columns that every ended score has, however it ended."""
-        return {
-            "status": status,
-            "spent_s": attempt.clock.spent_s,
-            "attempts_burned": 0,
-            **no_results(),
-            "usage": sum_usage(s.turn for s in attempt.turns),
-            **evidence_columns(attempt.timeline, attempt.context),
-            **(attempt.layers.columns() if attempt.layers else {}),
-        }
+        ended = {"status": status, "spent_s": attempt.clock.spent_s, "attempts_burned": 0}
+        return ended | attempt.columns(s.turn for s in attempt.turns)
 
     def _log_fields(self, attempt: Attempt) -> dict[str, Any]:
         """Numbers for the canonical log line."""
@@ -476,31 +425,19 @@ def _turns_behind(attempt: Attempt) -> list[Turn]:
 def facts_of(timeline: Timeline) -> SessionFacts:
     """What the source says about the session. A source without real times does not know when it ended."""
     ended_at = timeline.completed_at if timeline.has_real_times else None
-    return SessionFacts(timeline.alert_type, timeline.labels, timeline.status, ended_at)
-
-
-def adds_facts(facts: SessionFacts, claimed: ClaimedScore) -> bool:
-    """Whether the source gives an alert type, a status or an end that no event gave."""
-    return (
-        (bool(facts.alert_type) and not claimed.alert_type)
-        or claimed.session_status is None
-        or (facts.completed_at is not None and claimed.session_ended_at is None)
-    )
+    return SessionFacts(timeline.alert_type or None, timeline.labels, timeline.status, ended_at)
 
 
 def look_again_s(age_s: float, grace_s: float, jitter: float) -> float:
     """
     Seconds until a session is looked for again: 2 s, then as long as it has been looked for, at most a
-    quarter of the grace period. That makes at most 12 looks; the last one is when the grace period ends.
-
-    A very short or long grace period has another first pause: between a 500th and a 60th of it.
+    quarter of the grace period. The last look is when the grace period ends.
 
     Args:
         age_s: The request's age, below `grace_s`.
         jitter: 0 to 1; makes the pause up to a fifth longer.
     """
-    shortest_s = max(min(FIRST_LOOK_S, grace_s / 60), grace_s / 500)
-    pause_s = min(max(age_s, shortest_s), grace_s / 4)
+    pause_s = min(max(age_s, FIRST_LOOK_S), grace_s / 4)
     return min(pause_s * (1 + LOOK_JITTER * jitter), grace_s - age_s)
 
 

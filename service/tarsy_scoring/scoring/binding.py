@@ -43,7 +43,7 @@ class Binding:
 def binding_of(claimed: ClaimedScore, timeline: Timeline, settings: Settings, policy: Policy) -> Binding:
     """Decide chain and criteria. If an event named a wrong chain, that chain's criteria go with it."""
     events_choose, found = settings.events_choose_chains, timeline.chain_id
-    chain_id = (claimed.chain_id or found) if events_choose else (found or claimed.chain_id)
+    chain_id = _chain_of(claimed, found, events_choose=events_choose)
     is_moved = claimed.chain_id not in (None, chain_id)
     known = claimed.asked_criteria if is_moved else claimed.criteria
     criteria = known or settings.chain(chain_id).criteria
@@ -62,6 +62,10 @@ def binding_of(claimed: ClaimedScore, timeline: Timeline, settings: Settings, po
         is_mismatch=bool(named and found and named != found and not events_choose),
         why_not=None if is_decided else _declined(claimed, timeline, chain_id, policy),
     )
+
+
+def _chain_of(claimed: ClaimedScore, found: str | None, *, events_choose: bool) -> str | None:
+    return (claimed.chain_id or found) if events_choose else (found or claimed.chain_id)
 
 
 def _declined(

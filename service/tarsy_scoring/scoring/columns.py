@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
@@ -21,10 +20,10 @@ from tarsy_scoring.evaluation.agent_cost import USD_DIGITS, agent_cost_usd
 from tarsy_scoring.evaluation.diagnosis import diagnose
 from tarsy_scoring.evaluation.interaction import CommandRules, Interaction, measure_interaction
 from tarsy_scoring.evaluation.outcome import GateResult, composite_score, decide_outcome, threshold_of
-from tarsy_scoring.events import InteractionTotals
+from tarsy_scoring.events import InteractionTotals, Usage
 from tarsy_scoring.judge.criteria import Criteria
-from tarsy_scoring.judge.verdict import RubricReading, SecondOpinion, Turn, Verdict
-from tarsy_scoring.scores.shapes import Usage
+from tarsy_scoring.judge.verdict import Turn, Verdict
+from tarsy_scoring.scores.shapes import no_results
 from tarsy_scoring.scoring.providers import flags_of, is_self_judged
 from tarsy_scoring.timeline.clean.masking import MASKING_POLICY, masking_of
 from tarsy_scoring.timeline.model import Timeline
@@ -32,68 +31,139 @@ from tarsy_scoring.timeline.record_gaps import find_gaps
 from tarsy_scoring.timeline.render.context import CONTEXT_POLICY, REFERENCE_NOTICE, FittedContext
 
 # Columns that the verdict holds under the same name.
-_AS_STATED = ("total_score", "score_analysis", "score_breakdown", "missing_tools_analysis", "judge_outcome")
+_AS_STATED = (
+    *("total_score", "score_analysis", "score_breakdown", "missing_tools_analysis", "judge_outcome"),
+    "failure_tags",
+)
 
 
-def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -> dict[str, Any]:
-    """How much could be read from the session, and how much the judge was shown."""
-    evidence = timeline.evidence if timeline else None
-    gaps = find_gaps(timeline) if timeline else None
-    return {
-        "coverage": context.coverage if context else None,
-        "evidence": {
-            "expected": evidence.expected,
-            "read": evidence.read,
-            "missing": list(evidence.missing),
-            "cut_by_source": gaps.cut_results,
-            "calls_recorded": gaps.calls_recorded,
+@dataclass(kw_only=True, slots=True)
+class Findings:
+    """
+    What an attempt has found so far, apart from the verdict.
+
+    Args:
+        agent_cost_usd: See `evaluation.agent_cost`.
+        gates: None until they have been checked.
+        context: As shown to the judge that gave the total.
+    """
+
+    timeline: Timeline | None = None
+    interaction: Interaction | None = None
+    agent_cost_usd: float | None = None
+    gates: Sequence[GateResult] | None = None
+    context: FittedContext | None = None
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the judge was shown a reference."""
+        return self.context is not None and self.context.has_reference
+
+    async def measure(self, timeline: Timeline, chain: ChainSettings) -> None:
+        """Measure the interaction, in a thread: lease renewals run on the event loop."""
+        rules = CommandRules(chain.command_pattern, chain.shell_tools)
+        self.interaction = await asyncio.to_thread(measure_interaction, timeline, rules)
+        self.agent_cost_usd = agent_cost_usd(timeline)
+
+    def columns(self, turns: Iterable[Turn]) -> dict[str, Any]:
+        """The columns that every ended score has, without results of a judge."""
+        columns = no_results() | {"usage": sum_usage(turns)}
+        if self.context is not None:
+            columns["coverage"] = self.context.coverage
+        if self.timeline is not None:
+            columns["evidence"] = evidence_of(self.timeline)
+        if self.interaction is not None:
+            columns["interaction"] = self.interaction.document() | {"agent_cost_usd": self.agent_cost_usd}
+            columns["diagnosis"] = [asdict(finding) for finding in diagnose(self.interaction)]
+        return columns | {"gates": [asdict(gate) for gate in self.gates or ()]}
+
+    def totals(self) -> dict[str, Any]:
+        """The interaction's totals and the gates' counts, as events carry them."""
+        names = InteractionTotals.model_fields
+        return {
+            "interaction": {name: getattr(self.interaction, name) for name in names},
+            "gates_passed": None if self.gates is None else sum(gate.passed for gate in self.gates),
+            "gates_total": None if self.gates is None else len(self.gates),
         }
-        if evidence and gaps
-        else None,
+
+
+def evidence_of(timeline: Timeline) -> dict[str, Any]:
+    """How much could be read from the session."""
+    evidence, gaps = timeline.evidence, find_gaps(timeline)
+    return {
+        "expected": evidence.expected,
+        "read": evidence.read,
+        "missing": list(evidence.missing),
+        "cut_by_source": gaps.cut_results,
+        "calls_recorded": gaps.calls_recorded,
     }
 
 
-def _models_of(turns: Iterable[Turn]) -> set[str | None]:
-    """The models that were requested, and those that answered."""
-    return {model for t in turns for model in (t.model_requested, t.model_served)}
-
-
-def _as_dict(part: SecondOpinion | RubricReading | None) -> dict[str, Any] | None:
-    return None if part is None else asdict(part)
-
-
-def judgement_columns(
+def completed_columns(
+    found: Findings,
     verdict: Verdict | None,
     turns: Sequence[Turn],
-    timeline: Timeline | None,
-    context: FittedContext | None,
     criteria: Criteria,
-    config: Config,
+    settings: Settings,
+    chain_id: str | None,
 ) -> dict[str, Any]:
-    """Columns in a completed score that the judge decides; without a judge, the total is null."""
-    flags = set(context.flags) if context else set()
-    if timeline is not None and is_self_judged(_models_of(turns), timeline.agent_models):
+    """
+    The columns of a completed score that judge, gates and thresholds decide; without a judge, the total is
+    null.
+
+    Args:
+        turns: Those behind the total.
+    """
+    columns = decided_columns(found, verdict, criteria, settings, chain_id)
+    flags = set(found.context.flags) if found.context else set()
+    models = {model for t in turns for model in (t.model_requested, t.model_served)}
+    if found.timeline is not None and is_self_judged(models, found.timeline.agent_models):
         flags.add("self_judged")
-    if verdict is None:
-        return {"total_score": None, "judge_fingerprint": None, "flags": sorted(flags)}
-    who = verdict.total_turn
-    grounding = verdict.grounding
-    if context is not None:
-        flags |= flags_of(turns, context, criteria)
+    if verdict is not None:
+        flags |= verdict.flags
+        columns |= stated_columns(found, verdict, criteria, settings.config)
+        if found.context is not None:
+            flags |= flags_of(turns, found.context, criteria)
+    return columns | {"flags": sorted(flags)}
+
+
+def stated_columns(found: Findings, verdict: Verdict, criteria: Criteria, config: Config) -> dict[str, Any]:
+    """What the verdict says, and the fingerprint of the judge that gave the total."""
+    who, grounding = verdict.total_turn, verdict.grounding
     return {name: getattr(verdict, name) for name in _AS_STATED} | {
-        "second_opinion": _as_dict(verdict.second_opinion),
         "judge_fingerprint": judge_fingerprint(
             criteria.criteria_hash,
             config.providers[who.provider],
             who,
             masking_of(config.masking_patterns).policy,
-            has_reference=context is not None and context.has_reference,
+            has_reference=found.has_reference,
         ),
-        "rubric": _as_dict(verdict.rubric),
-        "failure_tags": verdict.failure_tags,
         "samples": [{"total_score": total} for total in verdict.samples],
+        "rubric": asdict(verdict.rubric) if verdict.rubric else None,
+        "second_opinion": asdict(verdict.second_opinion) if verdict.second_opinion else None,
         "grounding": asdict(grounding) | {"share": grounding.share} if grounding else None,
-        "flags": sorted(flags | verdict.flags),
+    }
+
+
+def decided_columns(
+    found: Findings, verdict: Verdict | None, criteria: Criteria, settings: Settings, chain_id: str | None
+) -> dict[str, Any]:
+    """Threshold, outcome and composite score."""
+    gates, interaction = found.gates or (), found.interaction
+    total = verdict.total_score if verdict else None
+    weighted = verdict.rubric.weighted_score if verdict and verdict.rubric else None
+    own, default = settings.pass_thresholds(chain_id)
+    threshold = threshold_of(own, criteria.pass_threshold, default)
+    outcome = decide_outcome(gates, total, threshold, weighted)
+    weights, composite = settings.chain(chain_id).composite, None
+    if weights is not None and interaction is not None:
+        composite = composite_score(weights.model_dump(), gates, total, interaction)
+    return {
+        "pass_threshold": threshold.value,
+        "judge_passed": outcome.judge_passed,
+        "outcome": outcome.value,
+        "outcome_reason": outcome.reason,
+        "composite_score": composite,
     }
 
 
@@ -130,68 +200,3 @@ def judge_fingerprint(
         "masking_policy": masking_policy,
     } | ({"reference": REFERENCE_NOTICE} if has_reference else {})
     return hashlib.sha256(to_json(who)).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """
-    A session's interaction metrics, cost and gate results.
-
-    Args:
-        agent_cost_usd: See `evaluation.agent_cost`.
-        gates: None until they have been checked.
-    """
-
-    interaction: Interaction
-    agent_cost_usd: float | None = None
-    gates: Sequence[GateResult] | None = None
-
-    def columns(self) -> dict[str, Any]:
-        """Metrics, diagnosis and gate results as columns for `session_scores`."""
-        return {
-            "interaction": self.interaction.document() | {"agent_cost_usd": self.agent_cost_usd},
-            "diagnosis": [asdict(finding) for finding in diagnose(self.interaction)],
-            "gates": [asdict(gate) for gate in self.gates or ()],
-        }
-
-    def totals(self) -> dict[str, Any]:
-        """The interaction's totals and the gates' counts, as events carry them."""
-        passed = None if self.gates is None else sum(gate.passed for gate in self.gates)
-        return {
-            "interaction": {name: getattr(self.interaction, name) for name in InteractionTotals.model_fields},
-            "gates_passed": passed,
-            "gates_total": None if self.gates is None else len(self.gates),
-        }
-
-
-# Counting more events takes some milliseconds, and lease renewals run on the same event loop.
-INLINE_EVENTS = 2_000
-
-
-async def measure(timeline: Timeline, chain: ChainSettings) -> Layers:
-    """Measure the interaction; large sessions are measured in a thread. Gates are not checked here."""
-    work = partial(measure_interaction, timeline, CommandRules(chain.command_pattern, chain.shell_tools))
-    found = await asyncio.to_thread(work) if timeline.shown_event_count > INLINE_EVENTS else work()
-    return Layers(found, agent_cost_usd(timeline))
-
-
-def decided_columns(
-    layers: Layers, settings: Settings, chain_id: str | None, criteria: Criteria, verdict: Verdict | None
-) -> dict[str, Any]:
-    """Decide threshold, outcome and composite score, as columns for `session_scores`."""
-    gates = layers.gates or ()
-    total = verdict.total_score if verdict else None
-    weighted = verdict.rubric.weighted_score if verdict and verdict.rubric else None
-    own, default = settings.pass_thresholds(chain_id)
-    threshold = threshold_of(own, criteria.pass_threshold, default)
-    outcome = decide_outcome(gates, total, threshold, weighted)
-    weights = settings.chain(chain_id).composite
-    return {
-        "pass_threshold": threshold.value,
-        "judge_passed": outcome.judge_passed,
-        "outcome": outcome.value,
-        "outcome_reason": outcome.reason,
-        "composite_score": None
-        if weights is None
-        else composite_score(weights.model_dump(), gates, total, layers.interaction),
-    }

@@ -20,10 +20,8 @@ from tarsy_scoring.limits.rules import Call, Permit, Result
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.store import SessionFacts, Step, Store, StoredTurn
 from tarsy_scoring.scoring.binding import Binding
-from tarsy_scoring.scoring.columns import Layers
+from tarsy_scoring.scoring.columns import Findings
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.timeline.model import Timeline
-from tarsy_scoring.timeline.render.context import FittedContext
 
 PHASE_OF_TURN: Mapping[TurnKind, str] = {
     "analysis": "analyzing_methodology",
@@ -37,7 +35,7 @@ PHASE_OF_TURN: Mapping[TurnKind, str] = {
 
 
 @dataclass(slots=True)
-class Attempt:
+class Attempt(Findings):
     """
     An attempt's state; code that ends the attempt early reads how far it came.
 
@@ -52,15 +50,12 @@ class Attempt:
     turns: list[StoredTurn] = field(default_factory=list)
     """All turns for the score; those from earlier attempts come first."""
     unstored: list[StoredTurn] = field(default_factory=list)
-    """Turns that returned and are not stored yet. They are stored with the next phase, or when the score ends."""
+    """Turns that returned and are not stored yet; the next phase, or the end of the score, stores them."""
     storing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a step is stored, so that one among several samples asked at once stores the turn before them."""
+    """Held while a step is stored: one among several samples asked at once stores the turn before them."""
     phase: str | None = None
-    timeline: Timeline | None = None
     facts: SessionFacts | None = None
     """What the source said about the session and no event did; it is stored when the score ends."""
-    context: FittedContext | None = None
-    layers: Layers | None = None
     binding: Binding | None = None
 
 
@@ -97,9 +92,8 @@ class DurableAsk:
         for s in self.attempt.turns:
             # One provider's refusal says nothing about another, and the conversation with a provider that
             # is no longer configured cannot go on. Another provider's second opinion is another opinion.
-            is_shared = (
-                is_usable(s.turn) and s.turn.provider in self.clients and s.turn.kind != "second_opinion"
-            )
+            is_answer = not s.turn.refusal and s.turn.finish_reason not in ("refusal", "content_filter")
+            is_shared = is_answer and s.turn.provider in self.clients and s.turn.kind != "second_opinion"
             is_of_use = s.turn.provider == self.provider or is_shared
             if (s.criteria_hash, s.context_hash, s.nonce) == self._question and is_of_use:
                 self._stored[s.asked_hash].append(s.turn)
@@ -109,14 +103,8 @@ class DurableAsk:
         asked = asked_hash(kind, question.messages)
         if known := self._stored[asked]:
             return known.popleft()
-        has_unstored = bool(self.attempt.unstored)
-        # A paid turn is stored before the next question. A phase without a turn is announced beside the
-        # question: otherwise all scores in a burst would wait for one common write and then ask at the same
-        # moment.
-        announcing = asyncio.create_task(flush(self.store, self.attempt, PHASE_OF_TURN[kind]))
+        await flush(self.store, self.attempt, PHASE_OF_TURN[kind])
         try:
-            if has_unstored:
-                await announcing
             if self.attempt.clock.left_s <= 0:
                 raise AttemptTimedOut("the attempt's time was used up before the judge could be asked")
             turn = await self._ask_in_time(question)
@@ -124,8 +112,6 @@ class DurableAsk:
             reason = error.waiting_for if isinstance(error, WaitFor) else error.error_kind
             self.metrics.turns_failed.labels(self.provider, reason).inc()
             raise
-        finally:
-            await announcing
         ordinal = max((s.ordinal for s in self.attempt.turns), default=0) + 1
         stored = StoredTurn(ordinal, *self._question, asked, turn)
         self.attempt.turns.append(stored)
@@ -193,8 +179,3 @@ async def flush(store: Store, attempt: Attempt, phase: str | None = None) -> Non
 def asked_hash(kind: TurnKind, messages: Sequence[Message]) -> str:
     """SHA-256 of a question. A stored answer is reused only for an equal question."""
     return hashlib.sha256(kind.encode() + b"".join(m.digest for m in messages)).hexdigest()
-
-
-def is_usable(turn: Turn) -> bool:
-    """Whether the turn has an answer: it was neither refused nor filtered."""
-    return not turn.refusal and turn.finish_reason not in ("refusal", "content_filter")

@@ -1,36 +1,34 @@
 """
-Score one session without Kafka and without a database, for pipelines and for prompt authors.
+Work on one session without Kafka and without a database, for pipelines and for prompt authors.
 
-Timeline rules, context, judge and document are as in a worker. Nothing is stored.
+`score_offline` scores it; timeline rules, context, judge and document are as in a worker. `dry_run` shows
+what the judge would be asked, and what the calls would cost, without a call. Nothing is stored.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
+from tarsy_scoring.evaluation.agent_cost import USD_DIGITS
 from tarsy_scoring.gates.run import run_gates
 from tarsy_scoring.judge.ask.client import JudgeClient
+from tarsy_scoring.judge.ask.prices import Prices
 from tarsy_scoring.judge.clock import AttemptClock
-from tarsy_scoring.judge.criteria import CriteriaRegistry
-from tarsy_scoring.judge.verdict import Ask, Question, Turn, Verdict
+from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
+from tarsy_scoring.judge.strategies import STRATEGIES
+from tarsy_scoring.judge.verdict import Ask, Message, Question, Turn, Verdict
 from tarsy_scoring.scores.document import document, unstored_row
 from tarsy_scoring.scores.shapes import Turn as TurnPart
-from tarsy_scoring.scoring.columns import (
-    decided_columns,
-    evidence_columns,
-    judgement_columns,
-    measure,
-    sum_usage,
-)
-from tarsy_scoring.scoring.providers import Judges, judge
-from tarsy_scoring.scoring.second_opinion import add_second_opinion
+from tarsy_scoring.scoring.columns import Findings, completed_columns
+from tarsy_scoring.scoring.providers import Case, add_second_opinion, context_budget, judge
 from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.evidence import check_evidence
 from tarsy_scoring.timeline.model import Timeline
-from tarsy_scoring.timeline.render.context import FittedContext
+from tarsy_scoring.timeline.render.context import FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.render.fence import new_nonce
 
 
@@ -59,45 +57,46 @@ async def score_offline(
     started = datetime.now(UTC)
     turns: list[Turn] = []
     ended: dict[str, Any] = {"status": "completed"}
-    context: FittedContext | None = None
-    verdict: Verdict | None = None
-    layers = await measure(timeline, chain)
+    found, verdict = Findings(timeline=timeline), None
+    await found.measure(timeline, chain)
     try:
         check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
         limit_s, gates = settings.attempt_timeout_s, settings.config.gates
-        checked = await run_gates(chain.gates, timeline, gates, deadline_s=limit_s)
-        layers = replace(layers, gates=checked)
+        found.gates = await run_gates(chain.gates, timeline, gates, deadline_s=limit_s)
         if with_judge and chain.judge.enabled:
             asking = _recording(clients, AttemptClock(limit_s), turns)
             masking = masking_of(settings.config.masking_patterns)
-            judges, nonce = Judges(settings.config.providers, asking, masking=masking), new_nonce()
+            providers = settings.config.providers
+            case = Case(timeline, new_nonce(), chain, criteria, providers, asking, masking=masking)
             # There is no later attempt, so every error in an optional turn is final.
-            judgement = await judge(timeline, nonce, chain, criteria, judges, lambda _error: True)
-            await add_second_opinion(judgement, timeline, nonce, chain, criteria, judges)
-            context, verdict = judgement.context, judgement.verdict
+            judgement = await judge(case, lambda _error: True)
+            await add_second_opinion(judgement, case)
+            found.context, verdict = judgement.context, judgement.verdict
         first = [turn for turn in turns if turn.kind != "second_opinion"]
-        ended |= judgement_columns(verdict, first, timeline, context, criteria, settings.config)
-        ended |= decided_columns(layers, settings, chain_id, criteria, verdict)
-        ended["reference"] = reference if context is not None and context.has_reference else None
+        ended |= completed_columns(found, verdict, first, criteria, settings, chain_id)
+        ended["reference"] = reference if found.has_reference else None
+        ended |= _lists_in(verdict) if verdict else {}
     except (Unscorable, RetryLater, WaitFor) as error:
-        status = error.status if isinstance(error, Unscorable) else "failed"
+        status = getattr(error, "status", "failed")
         ended = {"status": status, "error_kind": error.error_kind, "error_message": str(error)}
-        verdict = None
     row = {
         **unstored_row(timeline.session_id, chain_id, criteria.name, criteria.criteria_hash, started),
-        "usage": sum_usage(turns),
-        **evidence_columns(timeline, context),
-        **layers.columns(),
+        **found.columns(turns),
         **ended,
+        "turns": [_turn_part(turn) for turn in turns],
     }
-    shown_turns = [{name: getattr(turn, name) for name in TurnPart.model_fields} for turn in turns]
-    tools, approaches = _lists_in(verdict) if verdict else ([], [])
-    return document(row, tools, approaches, shown_turns, lambda _name, _chain: criteria.criteria_hash)
+    return document(row, lambda _name, _chain: criteria.criteria_hash)
 
 
-def _lists_in(verdict: Verdict) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Missing tools and alternative approaches, as rows."""
-    return [asdict(t) for t in verdict.missing_tools], [asdict(a) for a in verdict.alternative_approaches]
+def _lists_in(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "missing_tools": [asdict(tool) for tool in verdict.missing_tools],
+        "alternative_approaches": [asdict(one) for one in verdict.alternative_approaches],
+    }
+
+
+def _turn_part(turn: Turn) -> dict[str, Any]:
+    return {name: getattr(turn, name) for name in TurnPart.model_fields}
 
 
 def _recording(
@@ -114,3 +113,82 @@ def _recording(
         return ask
 
     return ask_of
+
+
+# --- dry run -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """
+    The first turn as the judge would receive it, and the planned calls.
+
+    Args:
+        tokens: Estimated tokens in the first turn.
+        calls: Most calls that the plan makes; reminders and repairs are not counted.
+        cost_usd: Cost for these calls with full-length answers and nothing cached; None where a price is
+            unknown.
+    """
+
+    messages: Sequence[Message]
+    tokens: int
+    calls: int
+    cost_usd: float | None
+    coverage: dict[str, Any]
+    flags: list[str]
+
+
+def dry_run(
+    settings: Settings, registry: CriteriaRegistry, timeline: Timeline, chain_id: str | None
+) -> DryRun:
+    """
+    Build the masked prompt for the first turn and the chain's first provider, and add up the planned calls.
+
+    The plan counts one call per sample, one with suspicious text masked if the session contains such text,
+    one follow-up if the strategy asks one, and a second opinion if another provider may be asked. A chain
+    without a judge has no calls.
+
+    Raises:
+        Unscorable, RetryLater: The session cannot be judged; the error says why.
+    """
+    chain = settings.chain(chain_id or timeline.chain_id)
+    return plan_judgement(settings, registry.of_chain(chain), chain, timeline, new_nonce())
+
+
+def plan_judgement(
+    settings: Settings, criteria: Criteria, chain: ChainSettings, timeline: Timeline, nonce: str
+) -> DryRun:
+    """As `dry_run`, for criteria and a chain that need not be in the settings, with a given nonce."""
+    provider = settings.config.providers[chain.providers[0]]
+    check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
+    budget = context_budget(provider, criteria)
+    masking = masking_of(settings.config.masking_patterns)
+    context = build_context(timeline, nonce, budget, masking=masking)
+    messages = criteria.open_conversation(context)
+    tokens = _tokens(messages)
+    planned: list[int] = []  # input tokens per call
+    if chain.judge.enabled:
+        planned += [tokens] * chain.samples
+        if context.injections:
+            masked = build_context(timeline, nonce, budget, mask_injections=True, masking=masking)
+            planned.append(_tokens(criteria.open_conversation(masked)))
+        if follow_up := STRATEGIES[criteria.strategy].follow_up_prompt(criteria):
+            planned.append(max(planned) + provider.max_reply_tokens + estimate_tokens(follow_up))
+    asked = [provider] * len(planned)
+    second = chain.next_provider(chain.providers[0])
+    if planned and chain.second_opinion and second is not None and criteria.bands:
+        planned.append(tokens)
+        asked.append(settings.config.providers[second])
+    # Call by call: a token's price may rise with the prompt's length.
+    costs = [Prices(p).cost_usd(read, 0, p.max_reply_tokens) for p, read in zip(asked, planned, strict=True)]
+    return DryRun(messages, tokens, len(planned), _sum(costs), context.coverage, sorted(context.flags))
+
+
+def _sum(costs: Sequence[float | None]) -> float | None:
+    """The sum in USD; None if a cost is unknown."""
+    known = [cost for cost in costs if cost is not None]
+    return round(sum(known), USD_DIGITS) if len(known) == len(costs) else None
+
+
+def _tokens(messages: Sequence[Message]) -> int:
+    return sum(estimate_tokens(m.content) for m in messages)

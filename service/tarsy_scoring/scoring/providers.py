@@ -1,15 +1,16 @@
 """
 One judgement: the chain's providers are asked in their order, each with a context that fits the window.
 
-The worker, which stores every turn, and scoring without a database share this module.
+Where the verdict is in doubt, another provider may judge as well; the first total counts. The worker, which
+stores every turn, and scoring without a database share this module.
 """
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -27,8 +28,11 @@ from tarsy_scoring.errors import (
     WaitFor,
 )
 from tarsy_scoring.judge.assess import assess
+from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.criteria import Criteria
-from tarsy_scoring.judge.verdict import Ask, IsFinal, Turn, Verdict
+from tarsy_scoring.judge.doubt import agree, needs_second_opinion
+from tarsy_scoring.judge.strategies import STRATEGIES
+from tarsy_scoring.judge.verdict import Ask, IsFinal, Question, SecondOpinion, Turn, Verdict
 from tarsy_scoring.timeline.clean.masking import SHIPPED, Masking
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.context import FittedContext, build_context
@@ -36,11 +40,7 @@ from tarsy_scoring.timeline.render.context import FittedContext, build_context
 log = structlog.get_logger()
 T = TypeVar("T")
 
-# Rendering blocks the event loop, on which leases are renewed; larger sessions are rendered in a thread.
-INLINE_RENDER_CHARACTERS = 300_000
-OVERFLOW_TRIES = (
-    6  # a provider refuses the prompt as too long where its tokenizer counts more than the estimate
-)
+OVERFLOW_TRIES = 6
 # An endpoint that reports far fewer input tokens than were sent has cut the input. Estimates are within a
 # factor of 2.
 TRUNCATED_SHARE, TRUNCATED_FROM_TOKENS = 1 / 3, 2_000
@@ -59,22 +59,16 @@ _TRY_NEXT = (WaitFor, JudgeUnavailable, Refused, ContentFiltered, JudgeRejectedR
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """
-    A verdict, and the context that the judge was shown.
-
-    Args:
-        failures: The providers that were asked before and gave no score, with their errors.
-    """
+    """A verdict, and the context that the judge was shown."""
 
     verdict: Verdict
     context: FittedContext
-    failures: Mapping[str, RetryLater | WaitFor | Unscorable] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Judges:
+class Case:
     """
-    The providers and how to ask them.
+    A session to judge, the providers that may judge it, and how to ask them.
 
     Args:
         ask_of: Makes the `Ask` for a provider and a context.
@@ -82,20 +76,17 @@ class Judges:
         masking: Rules about secrets.
     """
 
+    timeline: Timeline
+    nonce: str
+    chain: ChainSettings
+    criteria: Criteria
     providers: Mapping[str, ProviderSettings]
     ask_of: Callable[[str, FittedContext], Ask]
     token_factor: Callable[[str], float] = lambda _provider: 1.0
     masking: Masking = SHIPPED
 
 
-async def judge(
-    timeline: Timeline,
-    nonce: str,
-    chain: ChainSettings,
-    criteria: Criteria,
-    judges: Judges,
-    is_final: IsFinal,
-) -> Judgement:
+async def judge(case: Case, is_final: IsFinal) -> Judgement:
     """
     Judge with the chain's first provider that gives a score.
 
@@ -107,52 +98,34 @@ async def judge(
             raised.
         LeaseLost: Another worker holds the score, or it was cancelled.
     """
-    failures: dict[str, RetryLater | WaitFor | Unscorable] = {}
-    for provider in chain.providers:
+    failures: list[ScoringError] = []
+    for provider in case.chain.providers:
         try:
-            judgement = await _judge_at(provider, timeline, nonce, chain, criteria, judges, is_final)
-            return replace(judgement, failures=failures)
+            return await _judge_at(provider, case, is_final)
         except (RetryLater, WaitFor, Unscorable) as error:
-            failures[provider] = error
+            failures.append(error)
             if not isinstance(error, _TRY_NEXT):
                 break
-            if len(chain.providers) > 1:
+            if len(case.chain.providers) > 1:
                 log.warning("judge.provider_failed", provider=provider, reason=str(error))
-    raise most_hopeful(list(failures.values()))
+    raise most_hopeful(failures)
 
 
-async def _judge_at(
-    provider: str,
-    timeline: Timeline,
-    nonce: str,
-    chain: ChainSettings,
-    criteria: Criteria,
-    judges: Judges,
-    is_final: IsFinal,
-) -> Judgement:
-    async def assess_in(context: FittedContext, render: Render) -> Judgement:
-        masked = partial(render, mask_injections=True) if context.injections else None
-        ask = judges.ask_of(provider, context)
-        return Judgement(
-            await assess(context, criteria, ask, chain, is_final=is_final, masked=masked), context
-        )
+async def _judge_at(provider: str, case: Case, is_final: IsFinal) -> Judgement:
+    async def assess_in(context: FittedContext, mask: Mask) -> Judgement:
+        ask, masked = case.ask_of(provider, context), mask if context.injections else None
+        verdict = await assess(context, case.criteria, ask, case.chain, is_final=is_final, masked=masked)
+        return Judgement(verdict, context)
 
-    return await in_fitting_context(provider, timeline, nonce, criteria, judges, assess_in)
+    return await in_fitting_context(provider, case, assess_in)
 
 
-class Render(Protocol):
-    """Renders the context again at the same size."""
-
-    async def __call__(self, *, mask_injections: bool = False) -> FittedContext: ...
+Mask = Callable[[], Awaitable[FittedContext]]
+"""Renders the context again at the same size, with suspicious text masked."""
 
 
 async def in_fitting_context(
-    provider: str,
-    timeline: Timeline,
-    nonce: str,
-    criteria: Criteria,
-    judges: Judges,
-    work: Callable[[FittedContext, Render], Awaitable[T]],
+    provider: str, case: Case, work: Callable[[FittedContext, Mask], Awaitable[T]]
 ) -> T:
     """
     Do `work` in a context that fits one provider, with ever smaller contexts while it refuses them as too
@@ -162,15 +135,14 @@ async def in_fitting_context(
         ContextTooLong: The provider refuses every context.
         RetryLater, WaitFor, Unscorable, LeaseLost: As `work` raises them.
     """
-    settings = judges.providers[provider]
-    budget = context_budget(settings, criteria, judges.token_factor(provider))
+    settings = case.providers[provider]
+    budget = context_budget(settings, case.criteria, case.token_factor(provider))
     for _ in range(OVERFLOW_TRIES):
-        render = partial(_render, timeline, nonce, budget, judges.masking)
-        context = await render()
+        context = await _render(case, budget)
         try:
-            return await work(context, render)
+            return await work(context, partial(_render, case, budget, mask_injections=True))
         except PromptTooLong as error:
-            budget = smaller_budget(budget, context.tokens, error, settings, criteria)
+            budget = smaller_budget(budget, context.tokens, error, settings, case.criteria)
             log.warning("attempt.context_too_long", provider=provider, next_budget_tokens=budget)
     raise ContextTooLong(
         f"the judge at {provider!r} refuses even {context.tokens} estimated tokens as too long; "
@@ -178,15 +150,65 @@ async def in_fitting_context(
     )
 
 
-async def _render(
-    timeline: Timeline, nonce: str, budget_tokens: int, masking: Masking, *, mask_injections: bool = False
-) -> FittedContext:
-    """Render the context; large sessions are rendered in a thread."""
-    build = partial(
-        build_context, timeline, nonce, budget_tokens, mask_injections=mask_injections, masking=masking
-    )
-    size = sum(len(e.content) for s in timeline.shown_stages for x in s.executions for e in x.events)
-    return await asyncio.to_thread(build) if size > INLINE_RENDER_CHARACTERS else build()
+async def _render(case: Case, budget_tokens: int, *, mask_injections: bool = False) -> FittedContext:
+    """Render the context, in a thread: it would block the event loop, on which leases are renewed."""
+    what, masking = (case.timeline, case.nonce, budget_tokens), case.masking
+    return await asyncio.to_thread(build_context, *what, mask_injections=mask_injections, masking=masking)
+
+
+# --- second opinions ---------------------------------------------------------------------------------
+
+
+async def add_second_opinion(judgement: Judgement, case: Case) -> None:
+    """
+    Ask the next provider where the chain wants it and the verdict is in doubt, and add that judgement to the
+    verdict.
+
+    A provider that cannot be asked now, or gives no score, costs the second opinion and never the score. It
+    is not waited for and not asked by a later attempt.
+
+    Raises:
+        LeaseLost: Another worker holds the score, or it was cancelled.
+    """
+    verdict, chain, bands = judgement.verdict, case.chain, case.criteria.bands
+    provider = chain.next_provider(verdict.total_turn.provider)
+    if not chain.second_opinion or provider is None or not needs_second_opinion(verdict, bands):
+        return
+    try:
+        second = await _judge_second(provider, case)
+    except (WaitFor, RetryLater, Unscorable) as error:
+        reason = error.waiting_for if isinstance(error, WaitFor) else error.error_kind
+        verdict.second_opinion = SecondOpinion(provider, reason=reason)
+        return
+    agrees = agree(verdict, second, bands)
+    verdict.second_opinion = SecondOpinion(provider, second.total_score, second.judge_outcome, agrees)
+    if not agrees:
+        verdict.flags.add("second_opinion_disagrees")
+
+
+async def _judge_second(provider: str, case: Case) -> Verdict:
+    """
+    Judge once with one provider. All turns have the kind `second_opinion`, reminders and repairs
+    included.
+
+    Suspicious text is masked: a single judgement has no other one that would show an effect.
+    """
+    criteria, strategy = case.criteria, STRATEGIES[case.criteria.strategy]
+
+    async def evaluate(context: FittedContext, mask: Mask) -> Verdict:
+        if context.injections:
+            context = await mask()
+        ask = case.ask_of(provider, context)
+
+        async def ask_second(question: Question) -> Turn:
+            return await ask(replace(question, kind="second_opinion"))
+
+        opening, reply_format = criteria.open_conversation(context), strategy.reply_format(criteria)
+        reminders = case.chain.max_reminders
+        conversation = Conversation(ask_second, opening, reply_format, max_reminders=reminders)
+        return await strategy.evaluate(conversation, criteria, "second_opinion")
+
+    return await in_fitting_context(provider, case, evaluate)
 
 
 # --- decisions -----------------------------------------------------------------------------------------
@@ -261,8 +283,5 @@ def flags_of(turns: Sequence[Turn], context: FittedContext, criteria: Criteria) 
 
 def _has_model_changed(turns: Sequence[Turn]) -> bool:
     """Whether a provider served several models."""
-    served: dict[str, set[str]] = {}
-    for turn in turns:
-        if turn.model_served:
-            served.setdefault(turn.provider, set()).add(turn.model_served)
-    return any(len(models) > 1 for models in served.values())
+    served = {(t.provider, t.model_served) for t in turns if t.model_served}
+    return len(served) > len({provider for provider, _ in served})

@@ -69,23 +69,17 @@ async def training_lines(
         for score in batch:
             session_id = score.document["session_id"]
             try:
-                timeline = await _fetch(source, session_id)
+                async with asyncio.timeout(READ_TIMEOUT_S):
+                    timeline = await source.fetch_timeline(session_id)
                 context = await asyncio.to_thread(context_of, score.document, timeline, settings, registry)
                 yield Line(line_of(score, context, labels.get(score.document["score_id"], ())))
-            except (Unscorable, TimelineUnavailable) as error:
-                if isinstance(error, CallerRefused):
-                    raise
-                if isinstance(error, TimelineUnavailable):
-                    await source.check()
+            except CallerRefused:
+                raise
+            except (TimelineUnavailable, TimeoutError) as error:
+                await source.check()
+                yield Line(why_not=f"session {session_id}: {error or 'it took too long to read'}")
+            except Unscorable as error:
                 yield Line(why_not=f"session {session_id}: {error}")
-
-
-async def _fetch(source: TimelineSource, session_id: str) -> Timeline:
-    try:
-        async with asyncio.timeout(READ_TIMEOUT_S):
-            return await source.fetch_timeline(session_id)
-    except TimeoutError:
-        raise TimelineUnavailable(f"it could not be read within {READ_TIMEOUT_S:g} s") from None
 
 
 def context_of(

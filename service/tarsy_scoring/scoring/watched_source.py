@@ -117,7 +117,7 @@ class WatchedSource:
             and now < self._row_began_at + LONGEST_ROW_S
         ):
             self._open(
-                f"it answers, and {MOST_UNREADABLE} sessions in a row could not be read; the last one: {failure}"
+                f"it answers, and {MOST_UNREADABLE} sessions in a row could not be read; the last: {failure}"
             )
 
     async def watch(self) -> None:

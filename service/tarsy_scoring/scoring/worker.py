@@ -30,7 +30,6 @@ from tarsy_scoring.queue.claims import ChainFilter, ClaimedScore, suspect_losses
 from tarsy_scoring.queue.known_names import announce, fail_unknown
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.scoring.attempt import Finished, Scorer
-from tarsy_scoring.scoring.takeover_guard import TakeoverGuard
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import CIRCUIT_KINDS, HOLDS, Metrics
 from tarsy_scoring.telemetry.tracing import OFF, AttemptTrace, Tracing
@@ -49,11 +48,44 @@ STOP_S = 4 * RELEASE_TIMEOUT_S
 
 
 @dataclass(slots=True)
+class TakeoverGuard:
+    """
+    How long a worker has renewed leases without a break.
+
+    A lease that expired says nothing about the worker if the same outage cut off that worker. So a worker
+    takes scores back only after it has been in contact with the database for one lease time: by then every
+    other worker has renewed. Times are read from this process's monotonic clock.
+    """
+
+    lease_s: float
+    _since: float = math.inf
+    _last: float = -math.inf
+
+    def renewed(self, now: float) -> None:
+        """Record a successful renewal, even with no leases to renew."""
+        if self._is_broken(now):
+            self._since = now
+        self._last = now
+
+    def is_settled(self, now: float) -> bool:
+        """Whether contact has lasted for one lease time."""
+        return not self._is_broken(now) and now - self._since >= self.lease_s
+
+    def _is_broken(self, now: float) -> bool:
+        # Renewals come three times per lease, so one failed. A break that is long enough to expire
+        # a living worker's lease lasts longer: at least what the last renewal left, two thirds of the
+        # lease.
+        return now - self._last > self.lease_s / 2
+
+
+@dataclass(slots=True)
 class _Running:
     """An attempt under way. `is_judging` becomes false when only the end is left to be stored."""
 
     claimed: ClaimedScore
     trace: AttemptTrace
+    names: dict[str, str | int]
+    """Fields that every log line about the attempt carries."""
     task: asyncio.Task[None]
     started: float = field(default_factory=time.monotonic)
     is_judging: bool = True
@@ -85,8 +117,6 @@ class Worker:
     _running: dict[uuid.UUID, _Running] = field(default_factory=dict, init=False)
     _locked: list[ClaimedScore] = field(default_factory=list, init=False)
     _has_locked: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _waits_for_an_end: bool = field(default=True, init=False)
-    """Whether an attempt that ends may allow a claim that the last one could not make."""
     _may_hold_untracked_until: float = field(default=-math.inf, init=False)
     """Monotonic time until which a claim that failed may still be committed."""
 
@@ -108,15 +138,15 @@ class Worker:
         Raises:
             StartRefused: The source answers and lacks what this service needs.
         """
-        keepers = [
-            asyncio.create_task(self._every(self.settings.lease_s / 3, self.keep_leases)),
-            asyncio.create_task(self.keep_locked_leases()),
-            asyncio.create_task(self._every(self.settings.lease_s / 4, self.take_back_expired)),
-            asyncio.create_task(self._every(self.leases.inbox.policy.announce_every_s, self.announce_names)),
-            asyncio.create_task(self._every(LIMITS_EVERY_S, self.refresh_limits)),
-            asyncio.create_task(self._every(GAUGES_EVERY_S, self.read_gauges)),
-            asyncio.create_task(self.source.watch()),
+        repeated = [
+            (self.settings.lease_s / 3, self.keep_leases),
+            (self.settings.lease_s / 4, self.take_back_expired),
+            (self.leases.inbox.policy.announce_every_s, self.announce_names),
+            (LIMITS_EVERY_S, self.refresh_limits),
+            (GAUGES_EVERY_S, self.read_gauges),
         ]
+        works = [self.keep_locked_leases(), self.source.watch(), *(self._every(*one) for one in repeated)]
+        keepers = [asyncio.create_task(work) for work in works]
         loops = list(keepers)
         stop = asyncio.create_task(stopping.wait())
         try:
@@ -149,13 +179,12 @@ class Worker:
         patience = self._database.patience()
         while not stopping.is_set():
             free = self._free_slots() if self.source.away is None else 0
-            claimed, self._waits_for_an_end = 0, True
+            claimed = 0
             with patience:
                 await self.release_untracked()
                 if free > 0:
                     claimed = await self.claim(free)
             if claimed < free or free <= 0:  # a notification wakes us, or an attempt that ends
-                self._waits_for_an_end = free <= 0 or self._runs_suspect() or self._is_probing()
                 # At unequal lengths, so that workers do not poll in step.
                 await self._database.wait_notified("scores", POLL_S * random.uniform(0.8, 1.0))  # noqa: S311
 
@@ -201,11 +230,10 @@ class Worker:
         may_probe = known.others.may_probe or any(s.may_probe for s in known.by_chain.values())
         if may_probe and not self._is_probing():
             trying = await self._claim_of(ChainFilter.of(known, lambda s: s.may_probe), 1)
-        if trying == limit:
-            return trying
-        return trying + await self._claim_of(
-            ChainFilter.of(known, lambda s: s.reason is None), limit - trying
-        )
+        if trying < limit:
+            rest = ChainFilter.of(known, lambda s: s.reason is None)
+            trying += await self._claim_of(rest, limit - trying)
+        return trying
 
     async def _claim_of(self, chains: ChainFilter, limit: int) -> int:
         """Claim up to `limit` due scores in these chains and start them at once."""
@@ -225,33 +253,31 @@ class Worker:
             raise
         for score in claimed:
             topic = self._topics.get(score.source)
-            about = {
-                "chain_id": score.chain_id,
-                "purpose": score.purpose,
-                "age_s": score.age_s,
-                **_about(score),
+            names: dict[str, str | int] = {
+                "score_id": str(score.score_id),
+                "session_id": score.session_id,
+                "request_id": str(score.request_id),
+                "attempt": score.attempt,
             }
+            about = {"chain_id": score.chain_id, "purpose": score.purpose, "age_s": score.age_s, **names}
             trace = self.tracing.attempt(score.traceparent, score.source, topic, about)
             traced = replace(score, traceparent=trace.traceparent)
-            task = asyncio.create_task(self._attempt(traced, trace))
-            self._running[score.lease_token] = _Running(traced, trace, task)
+            task = asyncio.create_task(self._attempt(traced))
+            self._running[score.lease_token] = _Running(traced, trace, {**trace.names, **names}, task)
         return len(claimed)
 
-    async def _attempt(self, claimed: ClaimedScore, trace: AttemptTrace) -> None:
-        with trace.current():
-            await self._run_attempt(claimed)
-
-    async def _run_attempt(self, claimed: ClaimedScore) -> None:
+    async def _attempt(self, claimed: ClaimedScore) -> None:
         """Run one attempt from claim to end. The only place that survives an unforeseen error."""
         running = self._running[claimed.lease_token]
 
         def free_slot() -> None:
             running.is_judging = False
-            self._claim_again()
+            self._database.notify_locally("scores")
 
         try:
             try:
-                finished = await self.scorer.attempt(claimed, on_judged=free_slot)
+                with running.trace.current():
+                    finished = await self.scorer.attempt(claimed, on_judged=free_slot)
             except LeaseLost:
                 raise
             except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
@@ -259,7 +285,7 @@ class Worker:
                 # logged.
                 frames = traceback.extract_tb(error.__traceback__)[-4:]
                 place = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames]
-                log.error("attempt.broke", error=type(error).__name__, place=place, **_names(running))
+                log.error("attempt.broke", error=type(error).__name__, place=place, **running.names)
                 free_slot()
                 spent_s = time.monotonic() - running.started
                 finished = await self.scorer.end_broken(claimed, type(error).__name__, spent_s)
@@ -271,13 +297,8 @@ class Worker:
             finished = Finished("lease_lost")
         finally:
             del self._running[claimed.lease_token]
-            self._claim_again()
-        self._finish(running, finished)
-
-    def _claim_again(self) -> None:
-        """Wake the claim loop when an attempt ends, unless the last claim left nothing for it."""
-        if self._waits_for_an_end:
             self._database.notify_locally("scores")
+        self._finish(running, finished)
 
     def _finish(self, running: _Running, finished: Finished) -> None:
         """Count an attempt and write the canonical log line; docs/operations.md lists the fields."""
@@ -287,7 +308,7 @@ class Worker:
             self.metrics.leases_lost.inc()
         self.metrics.attempts.labels(outcome).inc()
         self.metrics.attempt_duration.observe(duration_s)
-        names = _names(running) | fields
+        names = running.names | fields
         log.info("attempt.finished", **names, outcome=outcome, duration_s=round(duration_s, 3))
         running.trace.end(outcome, fields.get("error_kind"))
 
@@ -303,16 +324,10 @@ class Worker:
         kept = await self.leases.keep([r.claimed for r in before], self.settings.lease_s)
         self._takeover_guard.renewed(time.monotonic())
         self._locked = [r.claimed for r in before if r.claimed.lease_token in kept.locked]
-        if self._locked:
-            self._has_locked.set()
-        else:
-            self._has_locked.clear()
+        (self._has_locked.set if self._locked else self._has_locked.clear)()
         for running in before:
-            if (
-                running.claimed.lease_token not in kept.held
-                and running.is_judging
-                and not running.task.done()
-            ):
+            is_lost = running.claimed.lease_token not in kept.held
+            if is_lost and running.is_judging and not running.task.done():
                 running.has_lost_its_lease = True
                 running.task.cancel()
 
@@ -334,7 +349,7 @@ class Worker:
             await asyncio.sleep(began + RETRY_MIN_S - time.monotonic())
 
     async def take_back_expired(self) -> None:
-        """Take scores back from workers that stopped renewing; none soon after an outage, see `TakeoverGuard`."""
+        """Take scores back from workers that stopped renewing; see `TakeoverGuard`."""
         lost = await self.leases.take_back_expired(
             self.settings.max_attempts,
             self.settings.deadline_s,
@@ -355,9 +370,8 @@ class Worker:
         if not self._announced.is_settled(time.monotonic()):
             return
         for score in await fail_unknown(self.leases.inbox, self.settings.unknown_criteria_grace_s):
-            self.metrics.scores.labels(
-                score.status, score.error_kind, self.metrics.chain(score.chain_id)
-            ).inc()
+            chain = self.metrics.chain(score.chain_id)
+            self.metrics.scores.labels(score.status, score.error_kind, chain).inc()
             log.warning("score.unknown_to_workers", score_id=str(score.score_id), error_kind=score.error_kind)
 
     async def refresh_limits(self) -> None:
@@ -405,34 +419,15 @@ class Worker:
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 for running in left:
-                    await self._release(running)
+                    with contextlib.suppress(LeaseLost):
+                        await self.leases.put_back(
+                            running.claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0
+                        )
+                        self._finish(running, Finished("released"))
         except TimeoutError:
             log.warning("worker.not_released", running=len(left), effect="they expire with their leases")
         for died in (k for k in keepers if k.done()):
             died.result()
-
-    async def _release(self, running: _Running) -> None:
-        claimed = running.claimed
-        try:
-            await self.leases.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
-        except LeaseLost:
-            return
-        self._finish(running, Finished("released"))
-
-
-def _about(claimed: ClaimedScore) -> dict[str, str | int]:
-    """The attributes that identify an attempt."""
-    return {
-        "score_id": str(claimed.score_id),
-        "session_id": claimed.session_id,
-        "request_id": str(claimed.request_id),
-        "attempt": claimed.attempt,
-    }
-
-
-def _names(running: _Running) -> dict[str, str | int]:
-    """Fields that every log line about an attempt carries."""
-    return {**running.trace.names, **_about(running.claimed)}
 
 
 async def _first_to_end(tasks: Sequence[asyncio.Task[Any]], timeout_s: float | None = None) -> None:

@@ -34,9 +34,9 @@ from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Ask, Grounding, Question, Turn
-from tarsy_scoring.scoring.dry_run import plan_judgement
 from tarsy_scoring.scoring.durable_judge import asked_hash
-from tarsy_scoring.scoring.providers import Judges, judge
+from tarsy_scoring.scoring.offline import plan_judgement
+from tarsy_scoring.scoring.providers import Case, judge
 from tarsy_scoring.studies.judge_bench import BenchSample
 from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
@@ -309,14 +309,15 @@ async def _judge(settings: Settings, planned: Planned, recordings: Recordings, a
         nonce=new_nonce(),
     )
     ask = _RecordedAsk(recording, ask_of(job), lambda: recordings.write(planned.key or "", recording))
-    masking = masking_of(settings.config.masking_patterns)
-    judges = Judges(settings.config.providers, lambda _provider, _context: ask, masking=masking)
+    case = Case(
+        *(job.timeline, recording.nonce, _chain_of(settings, job), job.criteria, settings.config.providers),
+        lambda _provider, _context: ask,
+        masking=masking_of(settings.config.masking_patterns),
+    )
     total, reason, is_outstanding, grounding = None, None, False, Grounding(0, 0)
     try:
         # The next run is another attempt only for a turn without which there is no score.
-        judged = await judge(
-            job.timeline, recording.nonce, _chain_of(settings, job), job.criteria, judges, lambda _error: True
-        )
+        judged = await judge(case, lambda _error: True)
         total, grounding = judged.verdict.total_score, judged.verdict.grounding or grounding
     except (Unscorable, RetryLater, WaitFor) as error:
         reason, is_outstanding = _reason(error), not isinstance(error, Unscorable)

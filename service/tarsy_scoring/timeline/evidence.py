@@ -49,8 +49,10 @@ def take_stock(
         stock.count(kind, words)
     for stage in shown:
         stock.count_stage(stage)
-    if analyses := _analyses(shown, final_analysis):
-        is_empty = not any(map(str.strip, analyses))
+    events = (event for stage in shown for execution in stage.executions for event in execution.events)
+    analyses = [event.content for event in events if event.event_type == "final_analysis"]
+    if final_analysis or analyses:
+        is_empty = not any(text.strip() for text in (final_analysis or "", *analyses))
         stock.count("final_analysis", "final analysis: written, but empty" if is_empty else None)
     return Evidence(dict(stock.expected), dict(stock.read), tuple(stock.missing))
 
@@ -112,13 +114,6 @@ class _Stock:
             is_unread = is_cut or event.event_id in self.unread_results
             problem = f"{where}: result of {tool} ({event.event_id}) could not be read" if is_unread else None
             self.count("results", problem)
-
-
-def _analyses(shown: Iterable[Stage], final_analysis: str | None) -> list[str]:
-    """Final analyses by the session and by agents."""
-    events = (event for stage in shown for execution in stage.executions for event in execution.events)
-    written = [event.content for event in events if event.event_type == "final_analysis"]
-    return [final_analysis, *written] if final_analysis else written
 
 
 def require_events(timeline: Timeline) -> None:

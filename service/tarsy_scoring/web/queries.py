@@ -30,7 +30,8 @@ from starlette.datastructures import QueryParams
 
 from tarsy_scoring.analytics.analytics import DayOf
 from tarsy_scoring.analytics.daily import Selection
-from tarsy_scoring.scores.export import Chosen, Format, Purpose
+from tarsy_scoring.events import Purpose
+from tarsy_scoring.scores.export import Chosen, Format
 from tarsy_scoring.scores.latest import Kind
 from tarsy_scoring.scores.session_list import LONGEST_CURSOR, Filters, Sort
 
@@ -121,9 +122,7 @@ class SessionsQuery(_ScoreFilters):
         description="Status of the newest score; `nothing_to_judge`: cancelled because the session has no "
         "investigation; `not_scored`: there is none.",
     )
-    sort: Sort = Field(
-        "newest", description="By end of the session, or by total. Sessions without a total come last."
-    )
+    sort: Sort = Field("newest", description="By end of the session, or, for sessions with a total, by that.")
     cursor: Annotated[str, Field(max_length=LONGEST_CURSOR)] | SkipJsonSchema[None] = Field(
         None, description="`next_cursor` of the page before, with the same filters and sort."
     )
@@ -135,12 +134,6 @@ class ExportQuery(_ScoreFilters):
     Score filters; `since` and `until` apply to when the score was completed, not to when the session ended.
     """
 
-    ended_since: OptionalMoment = Field(
-        None, description="Only of sessions that ended from this time on (RFC 3339)."
-    )
-    ended_until: OptionalMoment = Field(
-        None, description="Only of sessions that ended before this time (RFC 3339)."
-    )
     format: Format = Field("jsonl", description="Score documents, or flat rows.")
     status: Status = Field("completed", description="Status of the score.")
     purpose: Purpose = Field("production", description="Purpose of the score.")
@@ -158,24 +151,11 @@ class ExportQuery(_ScoreFilters):
             raise ValueError("`latest` needs the status completed")
         return self
 
-    @model_validator(mode="after")
-    def _require_ended_since_before_ended_until(self) -> Self:
-        if self.ended_since and self.ended_until and self.ended_since >= self.ended_until:
-            raise ValueError("`ended_since` must be before `ended_until`")
-        return self
-
     @property
     def chosen(self) -> Chosen:
         """The parameters as scores to export."""
-        flags = tuple(self.exclude)
         return Chosen(
-            self.filters(self.status),
-            self.purpose,
-            self.latest,
-            self.labelled,
-            without_flags=flags,
-            ended_since=self.ended_since,
-            ended_until=self.ended_until,
+            self.filters(self.status), self.purpose, self.latest, self.labelled, tuple(self.exclude)
         )
 
     @property

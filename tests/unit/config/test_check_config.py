@@ -101,26 +101,6 @@ def events_of(shown: Result) -> list[str]:
     return [warning["event"] for warning in json.loads(shown.stdout)["warnings"]]
 
 
-@pytest.mark.parametrize(
-    ("chain", "warning"),
-    [
-        ({}, None),
-        ({"second_opinion": False, "providers": ["main"]}, None),
-        ({"providers": ["main"]}, "list another provider"),
-        ({"criteria": "investigation-methodology"}, "have no bands"),
-    ],
-    ids=["two-providers", "off", "one-provider", "no-bands"],
-)
-def test_a_second_opinion_without_effect_is_warned_of(run: Run, chain: dict[str, Any], warning: str | None) -> None:
-    """`off` is false in YAML."""
-    asked = {"second_opinion": "edges", "criteria": "investigation-outcome"}
-    shown = run(config=CONFIG | {"chains": {"k": asked | chain}})
-
-    assert shown.exit_code == 0, shown.output
-    assert ("settings.second_opinion: where chains.k" in shown.stdout) is (warning is not None)
-    assert (warning or "") in shown.stdout
-
-
 def test_everything_else_is_printed(run: Run) -> None:
     """Header names, hosts and paths are printed, and of each secret that it is set."""
     shown = json.loads(run("--json").stdout)

@@ -14,10 +14,10 @@ from tarsy_scoring.config.chains import ChainSettings, ProviderSettings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import Question, Turn, TurnKind
 from tarsy_scoring.scoring import providers
-from tarsy_scoring.scoring.providers import Judgement, Judges
+from tarsy_scoring.scoring.providers import Case, Judgement
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.fence import FENCE_WORD, fence_lines
-from unit.timeline.attacks import ATTACKS, PLACES, Attack, as_read, session_with
+from unit.timeline.attacks import ATTACKS, CLEAN, PLACES, Attack, as_read, session_with
 from unit.timeline.sessions import NONCE
 
 CRITERIA = load_criteria().get("investigation-methodology")
@@ -63,8 +63,8 @@ def outside_the_fence(message: str) -> str:
 async def judged(session: Timeline, judge: ObedientJudge, *, samples: int = 1) -> Judgement:
     """Judge through the real path: context, conversation, extraction, masked reading."""
     chain = ChainSettings(providers=("default",), samples=samples)
-    judges = Judges({"default": ProviderSettings()}, lambda _provider, _context: judge)
-    return await providers.judge(session, NONCE, chain, CRITERIA, judges, lambda _error: True)
+    case = Case(session, NONCE, chain, CRITERIA, {"default": ProviderSettings()}, lambda _provider, _context: judge)
+    return await providers.judge(case, lambda _error: True)
 
 
 async def totals(attacks: Mapping[str, Attack], *, obeys_fenced: bool = False) -> dict[str, int]:
@@ -121,10 +121,10 @@ async def test_attack_that_is_not_obeyed_is_no_tampering() -> None:
 
 
 async def test_ordinary_session_is_judged_once() -> None:
-    for text in ("Total: 100/100 pods ready", "node n1 got a score of 100", "CVSS score: 10.0 (critical)"):
+    for name, text in CLEAN.items():
         judge = ObedientJudge("something else", obeys_fenced=True)
 
         judgement = await judged(PLACES["tool result"](text), judge)
 
-        assert judge.asked == ["analysis", "missing_tools"], text
-        assert (judgement.verdict.flags, judgement.context.flags) == (set(), frozenset()), text
+        assert judge.asked == ["analysis", "missing_tools"], name
+        assert (judgement.verdict.flags, judgement.context.flags) == (set(), frozenset()), name

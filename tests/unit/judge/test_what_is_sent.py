@@ -13,8 +13,7 @@ from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from tarsy_scoring.config.chains import ChainSettings, Config, ProviderSettings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.scoring.dry_run import dry_run
-from tarsy_scoring.scoring.offline import score_offline
+from tarsy_scoring.scoring.offline import dry_run, score_offline
 from tarsy_scoring.timeline.model import AvailableTool, Evidence, Execution, Timeline, ToolCall
 from unit.timeline.sessions import call, event, execution, stage, timeline
 

@@ -22,7 +22,7 @@ from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import Ask, Message, Question
-from tarsy_scoring.scoring.providers import Judgement, Judges, judge
+from tarsy_scoring.scoring.providers import Case, Judgement, judge
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
 from tarsy_scoring.timeline.render.context import FittedContext, estimate_tokens
 
@@ -126,8 +126,9 @@ async def judged(
         return partial(client.ask, clock=AttemptClock(60), token_factor=factor)
 
     chain = ChainSettings(providers=("main",), max_reminders=max_reminders)
-    judges = Judges({"main": client.settings}, ask_of, lambda _provider: factor)
-    return await judge(SESSION, "0123456789abcdef", chain, REGISTRY.get(criteria), judges, lambda _error: True)
+    session = SESSION, "0123456789abcdef", chain, REGISTRY.get(criteria)
+    case = Case(*session, {"main": client.settings}, ask_of, lambda _provider: factor)
+    return await judge(case, lambda _error: True)
 
 
 # --- the law -------------------------------------------------------------------------------------------

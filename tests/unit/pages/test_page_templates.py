@@ -23,9 +23,9 @@ from tarsy_scoring.missing_tools.decisions import Merge, ToolState
 from tarsy_scoring.missing_tools.ledger import Ledger, Spelling, ToolChain, WantedTool
 from tarsy_scoring.missing_tools.reasons import Reason
 from tarsy_scoring.scores.document import NO_USAGE
-from tarsy_scoring.scores.fields import no_results
 from tarsy_scoring.scores.reader import REPLY
-from tarsy_scoring.scores.session_list import ListedScore, ListedSession, NewestAttempt, SessionPage
+from tarsy_scoring.scores.session_list import ListedSession, NewestAttempt, SessionPage
+from tarsy_scoring.scores.shapes import no_results
 from tarsy_scoring.web.pages import score_view, sessions
 from tarsy_scoring.web.pages.charts import trend_view
 from tarsy_scoring.web.pages.distribution import band_rows, category_rows
@@ -257,29 +257,26 @@ def test_a_score_page_without_results_says_what_it_waits_for() -> None:
 
 
 def listed(name: str, status: str, score: int | None = None, attempt: str | None = None) -> ListedSession:
-    found = ListedScore(
-        uuid.UUID(int=7),
-        score,
-        "fail",
-        None,
-        None,
-        None,
-        False,
-        None,
-        ["ungrounded", "new_flag"],
-        ["a_tag"],
-        "auto",
-        None,
-    )
-    latest = attempt and NewestAttempt(uuid.UUID(int=7), attempt, 1, NOW, None, "budget", None, "something_new", None)
-    return ListedSession(
-        name, None, None, {"team": "edge"}, None, NOW, status, found if score else None, latest or None
-    )
+    unknown = ("outcome", "judge_outcome", "criteria", "criteria_hash", "judge_fingerprint", "scored_at")
+    found = dict.fromkeys(unknown) | {
+        "score_id": uuid.UUID(int=7),
+        "total_score": score,
+        "outcome": "fail",
+        "is_current_criteria": False,
+        "flags": ["ungrounded", "new_flag"],
+        "failure_tags": ["a_tag"],
+        "score_triggered_by": "auto",
+    }
+    waits = {"attempt": 1, "created_at": NOW, "waiting_for": "budget", "error_kind": "something_new"}
+    latest = dict.fromkeys(NewestAttempt.model_fields) | {"score_id": uuid.UUID(int=7), "status": attempt} | waits
+    session = dict.fromkeys(ListedSession.model_fields) | {"session_id": name, "labels": {"team": "edge"}}
+    of_score = {"score": found if score else None, "latest_attempt": latest if attempt else None}
+    return ListedSession.model_validate(session | of_score | {"ended_at": NOW, "status": status})
 
 
 def list_page(query: bytes, *found: ListedSession, tarsy_url: str | None = None) -> str:
     form = read_form(query, sessions.SessionsQuery, sessions.FIELDS)
-    values = sessions.list_values(form, SessionPage(list(found), "next"), form.faults)
+    values = sessions.list_values(form, SessionPage(sessions=list(found), next_cursor="next"), form.faults)
     values |= {"chains": [], "criteria_names": [], "tarsy_url": tarsy_url}
     answer = page("sessions.html", here="/", live=None, may_score=True, **values)
     return " ".join(bytes(answer.body).decode().split())

@@ -4,7 +4,7 @@ import pytest
 from sessions import NONCE, PLENTY, call, event, execution, of_events, stage, timeline
 
 from cpu import cpu_s
-from tarsy_scoring.scoring.columns import evidence_columns
+from tarsy_scoring.scoring.columns import evidence_of
 from tarsy_scoring.timeline.model import AvailableTool, Event, Timeline
 from tarsy_scoring.timeline.record_gaps import find_gaps
 from tarsy_scoring.timeline.render.context import build_context
@@ -150,7 +150,7 @@ def test_cut_results_are_marked_counted_and_stored() -> None:
         "the ends of 4 tool results (3 at 500 characters), which the recorder cut at the mark "
         "[... cut here in the record ...]: the agents may have seen more of them",
     )
-    stored = evidence_columns(session, fitted)["evidence"]
+    stored = evidence_of(session)
     assert (stored["cut_by_source"], stored["calls_recorded"]) == (4, True)
 
 

@@ -342,7 +342,7 @@ class Rendering:
         if tool is not None:
             self._out.append(RenderedPart(entry, "Arguments: "))
             self._body(entry, tool.arguments, Rank.KEPT, absent="(none)", inline=True)
-        useful = _useful(summaries)
+        useful = [s.content for s in summaries if s.status == "completed" and s.content.strip()]
         for summary in useful:
             self._out.append(RenderedPart(entry, "Summary that the agent was given:\n"))
             self._body(entry, summary, Rank.RESULT)
@@ -370,11 +370,6 @@ class Rendering:
         if event.status != "completed" and not (failed and event.status == "failed"):
             label += f", the step is {self._label(event.status)}"
         return label + ":"
-
-
-def _useful(summaries: Iterable[Event]) -> list[str]:
-    """Texts of complete summaries."""
-    return [s.content for s in summaries if s.status == "completed" and s.content.strip()]
 
 
 def _not_recorded(tools: list[AvailableTool]) -> str:

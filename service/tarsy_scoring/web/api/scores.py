@@ -10,7 +10,7 @@ from pydantic_core import to_json
 
 from tarsy_scoring.queue import idempotency
 from tarsy_scoring.scores.cursors import InvalidCursor, Time, decode_cursor, encode_cursor
-from tarsy_scoring.scores.shapes import Turn
+from tarsy_scoring.scores.shapes import ScoreDocument, Turn
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
     PLAIN_TEXT,
@@ -23,7 +23,6 @@ from tarsy_scoring.web.api.common import (
     scoring_routes,
 )
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.documents import ScoreDocument
 from tarsy_scoring.web.edge.access import Admitted
 from tarsy_scoring.web.edge.problems import Problem, malformed
 from tarsy_scoring.web.queries import HistoryQuery

@@ -1,6 +1,5 @@
 """The values that `score.html` shows, read together in `score_values`."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -33,14 +32,13 @@ async def score_values(context: AppContext, session_id: str, document: Document 
         DatabaseAway: See `Database.once`.
     """
     reader, database = context.reader, context.reader.database
-    session, row, history, production, references, of_score = await asyncio.gather(
-        read_session(context, session_id),
-        reader.newest_score(session_id),
-        reader.history(session_id, HISTORY_SHOWN + 1),
-        reader.history(session_id, 1, purpose="production"),
-        references_of(database, [session_id]),
-        _values_of_score(context, document),
-    )
+    # One after the other: a page takes one connection at a time.
+    session = await read_session(context, session_id)
+    row = await reader.newest_score(session_id)
+    history = await reader.history(session_id, HISTORY_SHOWN + 1)
+    production = await reader.history(session_id, 1, purpose="production")
+    references = await references_of(database, [session_id])
+    of_score = await _values_of_score(context, document)
     if document is None and isinstance(session, UnreadableSession) and not session.is_running:
         raise session.problem(session_id, has_score=False)
     shown = session if isinstance(session, SessionTexts) else None
@@ -78,25 +76,19 @@ async def _values_of_score(context: AppContext, document: Document | None) -> di
         return {"doc": None, "turns": (), "can_label": False}
     reader, database, score_id = context.reader, context.reader.database, document["score_id"]
     criteria, criteria_hash = document["criteria"], document["criteria_hash"]
-    turns, requested_by, judged_against, judged, labels = await asyncio.gather(
-        reader.replies(score_id),
-        _requested_by(context, document),
-        stored_references.text_of(database, score_id),
-        find_criteria(context, criteria_hash or ""),
-        labelling.label_values(database, document),
-    )
+    judged = await find_criteria(context, criteria_hash or "")
     content = judged["content"] if judged else {}
     known = context.registry.get(criteria) if criteria in context.registry else None
     return {
         "doc": with_order(document, content),
-        "turns": turns or (),
-        "requested_by": requested_by,
-        "judged_against": judged_against,
+        "turns": await reader.replies(score_id) or (),
+        "requested_by": await _requested_by(context, document),
+        "judged_against": await stored_references.text_of(database, score_id),
         "meaning_of_total": known.meaning if known else None,
         "meanings": known.failure_vocabulary if known else {},
         "max_points": {c["id"]: c["max_points"] for c in content.get("categories") or ()},
         "weights": {i["id"]: i["weight"] for i in content.get("rubric") or () if "weight" in i},
-        **labels,
+        **await labelling.label_values(database, document),
     }
 
 

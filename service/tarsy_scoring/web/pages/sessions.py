@@ -37,7 +37,7 @@ async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
     form = read_form(request.scope["query_string"], SessionsQuery, FIELDS)
     query, faults = form.query or SessionsQuery(), list(form.faults)
     filters = query.filters(query.status)
-    found, after, live = SessionPage([], None), None, None
+    found, after, live = SessionPage(sessions=[], next_cursor=None), None, None
     if query.cursor:
         try:
             after = read_cursor(query.cursor, filters, query.sort)
