@@ -124,7 +124,7 @@ async def test_backfill_requests_sessions_without_a_score(service: Service) -> N
     assert shown.status == 0
     first, tokens, cost, hint = shown.stdout.splitlines()
     assert first == "3 sessions would be scored: 1 of billing, 2 of kubernetes"
-    assert tokens.endswith("(2 as their chain on average, 1 unknown and not counted)")
+    assert tokens.endswith("as chains use on average (1 session unknown and not counted)")
     assert (cost, hint) == ("  cost: unknown", "nothing was sent; add --yes to send it")
     assert await service.count("true") == 1
     of_a_chain = await service.run("backfill", "--since", "2026-01-01", "--chain", "billing", "--json")
