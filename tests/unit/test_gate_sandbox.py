@@ -50,9 +50,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 def configure(tmp_path: Path, environ: dict[str, str], commands: Sequence[str] = (), **gates: Any) -> None:
     """Write a configuration with a gate for each command, which passes if the command prints the secret."""
-    wanted = [
-        {"type": "command_output_contains", "command": c, "substring": SECRET, "name": c[-100:]} for c in commands
-    ]
+    wanted = [{"type": "command_output_contains", "command": c, "substring": SECRET, "name": c[-80:]} for c in commands]
     key = tmp_path / "secrets" / "of-provider"
     key.write_text(SECRET)
     written = {
