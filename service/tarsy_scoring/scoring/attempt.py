@@ -304,6 +304,7 @@ class Scorer:
             facts=attempt.facts,
         )
         await self._end(attempt, ending)
+        self.tracing.evaluated(criteria.name, columns["total_score"], columns.get("outcome"))
         self._count(attempt, columns)
         result = {"total_score": columns["total_score"], "flags": columns["flags"]}
         return Finished("completed", result | self._log_fields(attempt))

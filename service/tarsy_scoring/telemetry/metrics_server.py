@@ -1,10 +1,12 @@
 """Serves `/metrics`, and with a `Health` also `/healthz` and `/readyz`."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -15,6 +17,8 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.telemetry.health import Health
 from tarsy_scoring.telemetry.http_server import bounded_server, listen
+
+log = structlog.get_logger()
 
 METRICS_PORT, API_METRICS_PORT = 9090, 9091
 STOP_S = 1
@@ -29,7 +33,7 @@ async def serve_metrics(
     Serve metrics and probes during the block; yields the port.
 
     `/healthz` answers as long as the event loop runs; a loop of the service that fails ends the process. The
-    port 0 takes any free one.
+    port 0 takes any free one, and so does a port that was not set explicitly and is taken.
 
     Args:
         health: Answers `/readyz`; None for the API, which serves the probes itself.
@@ -77,8 +81,12 @@ def _listen(settings: Settings, default: int) -> socket.socket:
     try:
         return listen(settings.metrics_host, port)
     except (OSError, UnicodeError) as error:
-        raise StartRefused(
-            f"cannot listen on {settings.metrics_host}, port {port}, for /metrics: {error}; set "
-            "SCORING_METRICS_HOST to an address of this machine and SCORING_METRICS_PORT to a free port "
-            "(0: any)"
-        ) from error
+        is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        if settings.metrics_port is not None or not is_taken:
+            raise StartRefused(
+                f"cannot listen on {settings.metrics_host}, port {port}, for /metrics: {error}; set "
+                "SCORING_METRICS_HOST to an address of this machine and SCORING_METRICS_PORT to a free port "
+                "(0: any)"
+            ) from error
+    log.warning("service.metrics_port_taken", port=port, effect="listening on another one")
+    return listen(settings.metrics_host, 0)

@@ -118,6 +118,19 @@ class Spans(Tracing):
         with self._span(f"chat {settings.model}", SpanKind.CLIENT, attributes) as span:
             yield lambda call: span.set_attributes(_known(_answer_attributes(call)))
 
+    def evaluated(self, criteria: str, total_score: int | None, outcome: str | None) -> None:
+        # A span event, no log record, so that no second pipeline is needed.
+        trace.get_current_span().add_event(
+            "gen_ai.evaluation.result",
+            _known(
+                {
+                    "gen_ai.evaluation.name": criteria,
+                    "gen_ai.evaluation.score.value": None if total_score is None else float(total_score),
+                    "gen_ai.evaluation.score.label": outcome,
+                }
+            ),
+        )
+
     async def close(self) -> None:
         # A daemon thread: the exporter may hang on a dead connection, and the process must still end.
         flushing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)

@@ -112,6 +112,9 @@ class Tracing:
         """
         return _IGNORING
 
+    def evaluated(self, criteria: str, total_score: int | None, outcome: str | None) -> None:
+        """Record the stored score as an event of the current attempt."""
+
     async def close(self) -> None:
         """Send the remaining spans, for a few seconds at most. The tracer must not be used afterwards."""
 

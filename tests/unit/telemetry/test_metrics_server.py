@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import StartRefused
+from tarsy_scoring.telemetry import metrics_server
 from tarsy_scoring.telemetry.health import Health
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.metrics_server import serve_metrics
@@ -37,9 +38,13 @@ async def test_answers(method: str, path: str, has_health: bool, status: int, bo
         assert body in await answer.text()
 
 
-async def test_a_port_that_is_taken_is_named() -> None:
+async def test_a_default_port_that_is_taken_is_replaced_by_a_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was set is not: its scraper would find another process there."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(StartRefused, match=f"port {port}.*SCORING_METRICS_PORT"):
+        monkeypatch.setattr(metrics_server, "API_METRICS_PORT", port)
+        async with serve_metrics(load_settings({}), CollectorRegistry()) as other:
+            assert other != port
+        with pytest.raises(StartRefused, match="SCORING_METRICS_PORT"):
             async with serve_metrics(load_settings({"SCORING_METRICS_PORT": str(port)}), CollectorRegistry()):
                 pass

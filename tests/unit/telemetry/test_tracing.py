@@ -63,8 +63,10 @@ def test_without_the_sdk_the_start_is_refused(monkeypatch: pytest.MonkeyPatch) -
 async def test_traces_that_are_off_pass_the_parent_on() -> None:
     """The next service then belongs to the trace of the producer."""
     attempt = OFF.attempt(SAMPLED, "api", None, {})
-    with attempt.current(), OFF.step("storing"), OFF.chat("main", ProviderSettings(), "analysis") as tell:
-        tell(turn())
+    with attempt.current():
+        with OFF.step("storing"), OFF.chat("main", ProviderSettings(), "analysis") as tell:
+            tell(turn())
+        OFF.evaluated("c", 1, None)
     attempt.end("completed", None)
     await OFF.close()
 
@@ -185,6 +187,28 @@ def test_span_of_a_call_has_model_and_tokens(spans: Spans, exported: InMemorySpa
         "tarsy_scoring.turn": "analysis",
         "tarsy_scoring.call_duration_s": 1.2,
     }
+
+
+def test_a_stored_score_is_one_event_of_its_attempt(spans: Spans, exported: InMemorySpanExporter) -> None:
+    cases: list[tuple[int | None, str | None, dict[str, Any]]] = [
+        (67, "pass", {"score.value": 67.0, "score.label": "pass"}),
+        (0, None, {"score.value": 0.0}),
+        (None, "fail", {"score.label": "fail"}),
+    ]
+    at = spans.attempt(None, "cli", None, {})
+    with at.current():
+        with spans.step("storing"):
+            pass
+        for total, outcome, _ in cases:
+            spans.evaluated("cli-tool-use", total, outcome)
+    at.end("completed", None)
+
+    storing, attempt = exported.get_finished_spans()
+    assert storing.events == ()
+    for event, (_, _, values) in zip(attempt.events, cases, strict=True):
+        assert event.name == "gen_ai.evaluation.result"
+        expected = {"name": "cli-tool-use"} | values
+        assert dict(event.attributes or {}) == {f"gen_ai.evaluation.{name}": value for name, value in expected.items()}
 
 
 # --- exporting -------------------------------------------------------------------------------------------
