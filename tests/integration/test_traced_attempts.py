@@ -26,8 +26,7 @@ from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.scoring.attempt import Finished
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.telemetry.otel import Spans
-from tarsy_scoring.telemetry.tracing import OFF, Tracing
+from tarsy_scoring.telemetry.otel import OFF, Tracing
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring_lab.scripted_judge import MODEL, ScriptedJudge
 
@@ -58,10 +57,10 @@ def exported() -> Iterator[InMemorySpanExporter]:
 
 
 @pytest.fixture
-def spans(exported: InMemorySpanExporter) -> Spans:
+def spans(exported: InMemorySpanExporter) -> Tracing:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exported))
-    return Spans(provider)
+    return Tracing(provider)
 
 
 Line = Mapping[str, Any]
@@ -122,7 +121,7 @@ def traceparent_of(span: ReadableSpan) -> str:
     return f"00-{trace.format_trace_id(span.context.trace_id)}-{trace.format_span_id(span.context.span_id)}-01"
 
 
-async def test_a_score_is_one_trace(service: Service, spans: Spans, exported: InMemorySpanExporter) -> None:
+async def test_a_score_is_one_trace(service: Service, spans: Tracing, exported: InMemorySpanExporter) -> None:
     """From the producer's span to the event about the stored score; every phase is a child of the attempt."""
     await service.request(traceparent=SAMPLED)
     line = await attempt(service, spans)
@@ -152,7 +151,7 @@ async def test_a_score_is_one_trace(service: Service, spans: Spans, exported: In
 
 
 async def test_no_span_contains_texts_or_secrets(
-    service: Service, spans: Spans, exported: InMemorySpanExporter
+    service: Service, spans: Tracing, exported: InMemorySpanExporter
 ) -> None:
     """No text of session or answer, no key and no endpoint, however the attempt ends."""
     await service.request()
@@ -191,7 +190,7 @@ class EndsLike:
 
 
 async def test_an_interrupted_attempt_ends_its_span(
-    service: Service, spans: Spans, exported: InMemorySpanExporter
+    service: Service, spans: Tracing, exported: InMemorySpanExporter
 ) -> None:
     """Lost, taken away, broken or given back: span and log line agree, and lines have the trace's id."""
     sessions = ("lost", "taken", "breaks", "drained")

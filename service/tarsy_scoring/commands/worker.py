@@ -38,8 +38,8 @@ from tarsy_scoring.tarsy.write_back import WriteBack, open_write_back_tarsy
 from tarsy_scoring.telemetry.health import Health
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.metrics_server import serve_metrics
+from tarsy_scoring.telemetry.otel import OFF, Tracing, open_tracing
 from tarsy_scoring.telemetry.stopping import run_until_signalled, unless_stopped
-from tarsy_scoring.telemetry.tracing import OFF, Tracing, wants_traces
 from tarsy_scoring.timeline.model import TimelineSource
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.wiring import ROLES, Parts, Role, check_settings, open_parts, require_migrated
@@ -144,7 +144,7 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
         ending += [service.create_task(loop(judged)) for loop in beside]
         tracing = OFF
         if "judging" in roles:
-            tracing = _tracing(parts.settings)
+            tracing = open_tracing(os.environ)
             await _judge(parts, health, stopping, tracing)
         else:
             await stopping.wait()
@@ -201,15 +201,6 @@ async def _open_beside_relay(parts: Parts) -> list[BackgroundLoop]:
 
 
 # --- judging -------------------------------------------------------------------------------------------
-
-
-def _tracing(settings: Settings) -> Tracing:
-    """Tracing of judging, `OFF` if not configured. Raises: ConfigurationError: traces cannot be exported."""
-    if not wants_traces(os.environ):
-        return OFF
-    from tarsy_scoring.telemetry.otel import open_spans  # the extra `tracing`
-
-    return open_spans()
 
 
 async def _judge(parts: Parts, health: Health, stopping: asyncio.Event, tracing: Tracing) -> None:

@@ -49,7 +49,7 @@ from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, flush
 from tarsy_scoring.scoring.providers import Case, add_second_opinion, judge
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import ASKED_BY, Metrics
-from tarsy_scoring.telemetry.tracing import OFF, Tracing
+from tarsy_scoring.telemetry.otel import OFF, Tracing
 from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.evidence import check_evidence, require_events
 from tarsy_scoring.timeline.model import Timeline

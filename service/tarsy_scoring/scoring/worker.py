@@ -32,7 +32,7 @@ from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.scoring.attempt import Finished, Scorer
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import CIRCUIT_KINDS, HOLDS, Metrics
-from tarsy_scoring.telemetry.tracing import OFF, AttemptTrace, Tracing
+from tarsy_scoring.telemetry.otel import OFF, AttemptTrace, Tracing
 
 log = structlog.get_logger()
 

@@ -1,5 +1,5 @@
 """
-Sends OpenTelemetry spans over OTLP in the background: no work waits for a collector.
+Spans along the path of a score, exported over OTLP in the background: no work waits for a collector.
 
 Only this module imports `opentelemetry`. Names follow its conventions for messaging and generative AI; others
 begin with `tarsy_scoring.`. An error is recorded by type alone: the message may quote a transcript or a
@@ -14,23 +14,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import NoOpTracerProvider, Span, SpanKind, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tarsy_scoring import __version__
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import ConfigurationError, LeaseLost
-from tarsy_scoring.telemetry.tracing import TRACEPARENT, About, Answer, AttemptTrace, Tracing
+from tarsy_scoring.telemetry.tracing import TRACEPARENT, wants_traces
 
 log = structlog.get_logger()
 
@@ -41,32 +38,45 @@ _FAILURES = ("failed", "timed_out", "put_back")
 # How a step ends without a fault: a cancelled task, or a score that another worker has taken.
 _CALLED_OFF = (asyncio.CancelledError, LeaseLost)
 _W3C = TraceContextTextMapPropagator()
+Turn = Any  # `judge.verdict.Turn`, which is of a layer above
 Attributes = Mapping[str, str | int | float | bool | list[str] | None]
 
 
-def open_spans() -> "Spans":
+class AttemptTrace:
     """
-    Create the tracer that exports spans as `OTEL_*` configures, which OpenTelemetry's SDK reads.
+    The span of one attempt.
 
-    Raises:
-        ConfigurationError: The SDK refuses a variable.
+    Attributes:
+        traceparent: Parent for steps and scoring events; None: the attempt is in no trace.
+        names: Fields for every log line about the attempt, also for lines logged elsewhere.
     """
-    _log_sdk_warnings()
-    ours = Resource.create({"service.name": "tarsy-scoring", "service.version": __version__})
-    try:
-        provider = TracerProvider(
-            resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
-        )
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    except (ValueError, OSError, RuntimeError) as error:
-        # The message may quote a variable.
-        raise ConfigurationError(
-            f"traces cannot be exported: OpenTelemetry refuses a variable OTEL_* ({type(error).__name__})"
-        ) from None
-    return Spans(provider)
+
+    def __init__(self, span: Span) -> None:
+        carrier: dict[str, str] = {}
+        _W3C.inject(carrier, trace.set_span_in_context(span, Context()))
+        context = span.get_span_context()
+        self.traceparent = carrier.get(TRACEPARENT)
+        self.names = {"trace_id": trace.format_trace_id(context.trace_id)} if context.is_valid else {}
+        self._span = span
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Open a block whose spans and log lines belong to the attempt, which goes on after it."""
+        with (
+            trace.use_span(self._span, record_exception=False, set_status_on_exception=False),
+            structlog.contextvars.bound_contextvars(**self.names),
+        ):
+            yield
+
+    def end(self, outcome: str, error_kind: str | None) -> None:
+        """End the attempt with the outcome and error kind that it logs. Called once, from any task."""
+        self._span.set_attribute("tarsy_scoring.outcome", outcome)
+        if error_kind is not None and outcome in _FAILURES:
+            _fail(self._span, error_kind)
+        self._span.end()
 
 
-class Spans(Tracing):
+class Tracing:
     """
     Tracer shared by all attempts: the current span is kept per task.
 
@@ -75,12 +85,19 @@ class Spans(Tracing):
     """
 
     def __init__(self, provider: TracerProvider) -> None:
-        self._provider = provider
         self._tracer = provider.get_tracer("tarsy_scoring", __version__)
+        # A provider of the SDK has it, the no-op has not.
+        self._shut_down: Callable[[], None] | None = getattr(provider, "shutdown", None)
 
-    def attempt(self, parent: str | None, source: str, topic: str | None, about: About) -> AttemptTrace:
+    def attempt(self, parent: str | None, source: str, topic: str | None, about: Attributes) -> AttemptTrace:
         """
-        See `Tracing`. The span is a child under the producer's span, also in another worker.
+        Begin the span for an attempt, a child of the producer's span; it lasts until `end`.
+
+        Args:
+            parent: The trace in which the request for the score arrived; None: begin a new one.
+            source: Request kind.
+            topic: Kafka topic that brought the request; None: it came another way.
+            about: Identifying attributes.
         """
         # A child rather than a link: each attempt handles one message, and one trace shows all of it.
         attributes = {f"tarsy_scoring.{name}": value for name, value in about.items()}
@@ -94,15 +111,31 @@ class Spans(Tracing):
         name = f"process {topic or source}"
         # `Context()` begins a new trace, whatever span is current.
         context = _W3C.extract({TRACEPARENT: parent} if parent else {}, Context())
-        return _Attempt(self._tracer.start_span(name, context, SpanKind.CONSUMER, _known(attributes)))
-
-    def step(self, phase: str) -> AbstractContextManager[object]:
-        return self._span(phase)
+        return AttemptTrace(self._tracer.start_span(name, context, SpanKind.CONSUMER, _known(attributes)))
 
     @contextmanager
-    def chat(
-        self, provider: str, settings: ProviderSettings, kind: str
-    ) -> Iterator[Callable[[Answer], None]]:
+    def step(
+        self, name: str, kind: SpanKind = SpanKind.INTERNAL, attributes: Attributes | None = None
+    ) -> Iterator[Span]:
+        """Open a span within the current attempt, such as for a phase."""
+        known = _known(attributes or {})
+        with self._tracer.start_as_current_span(
+            name, None, kind, known, record_exception=False, set_status_on_exception=False
+        ) as span:
+            try:
+                yield span
+            except BaseException as error:
+                if not isinstance(error, _CALLED_OFF):
+                    _fail(span, type(error).__name__)
+                raise
+
+    @contextmanager
+    def chat(self, provider: str, settings: ProviderSettings, kind: str) -> Iterator[Callable[[Turn], None]]:
+        """
+        Open a span for a question to a judge, including waits and repeated calls.
+
+        Yields a function that takes the answer.
+        """
         place = urlsplit(settings.base_url)
         attributes = {
             "gen_ai.operation.name": "chat",
@@ -115,10 +148,11 @@ class Spans(Tracing):
             "tarsy_scoring.provider": provider,
             "tarsy_scoring.turn": kind,
         }
-        with self._span(f"chat {settings.model}", SpanKind.CLIENT, attributes) as span:
-            yield lambda call: span.set_attributes(_known(_answer_attributes(call)))
+        with self.step(f"chat {settings.model}", SpanKind.CLIENT, attributes) as span:
+            yield lambda turn: span.set_attributes(_known(_answer_attributes(turn)))
 
     def evaluated(self, criteria: str, total_score: int | None, outcome: str | None) -> None:
+        """Record the stored score as an event of the current attempt."""
         # A span event, no log record, so that no second pipeline is needed.
         trace.get_current_span().add_event(
             "gen_ai.evaluation.result",
@@ -132,53 +166,52 @@ class Spans(Tracing):
         )
 
     async def close(self) -> None:
+        """Send the remaining spans, for a few seconds at most. The tracer must not be used afterwards."""
+        if self._shut_down is None:
+            return
         # A daemon thread: the exporter may hang on a dead connection, and the process must still end.
-        flushing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        flushing = threading.Thread(target=self._shut_down, name="traces", daemon=True)
         flushing.start()
         await asyncio.to_thread(flushing.join, FLUSH_S)
         if flushing.is_alive():
             log.warning("traces.not_flushed", timeout_s=FLUSH_S, effect="the last spans are missing")
 
-    @contextmanager
-    def _span(
-        self, name: str, kind: SpanKind = SpanKind.INTERNAL, attributes: Attributes | None = None
-    ) -> Iterator[Span]:
-        known = _known(attributes or {})
-        with self._tracer.start_as_current_span(
-            name, None, kind, known, record_exception=False, set_status_on_exception=False
-        ) as span:
-            try:
-                yield span
-            except BaseException as error:
-                if not isinstance(error, _CALLED_OFF):
-                    _fail(span, type(error).__name__)
-                raise
+
+OFF = Tracing(NoOpTracerProvider())
+"""Records nothing. A `traceparent` is still passed on."""
 
 
-class _Attempt(AttemptTrace):
-    def __init__(self, span: Span) -> None:
-        carrier: dict[str, str] = {}
-        _W3C.inject(carrier, trace.set_span_in_context(span, Context()))
-        trace_id = trace.format_trace_id(span.get_span_context().trace_id)
-        super().__init__(carrier[TRACEPARENT], {"trace_id": trace_id})
-        self._span = span
+def open_tracing(environ: Mapping[str, str]) -> Tracing:
+    """
+    Create the tracer that exports spans as `OTEL_*` configures, which OpenTelemetry's SDK reads; `OFF` if
+    no traces are wanted.
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        with (
-            trace.use_span(self._span, record_exception=False, set_status_on_exception=False),
-            structlog.contextvars.bound_contextvars(**self.names),
-        ):
-            yield
+    Raises:
+        ConfigurationError: The SDK is not installed, or refuses a variable.
+    """
+    if not wants_traces(environ):
+        return OFF
+    # From the extra `tracing`.
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk import resources
+    from opentelemetry.sdk.trace import TracerProvider as ExportingProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    def end(self, outcome: str, error_kind: str | None) -> None:
-        self._span.set_attribute("tarsy_scoring.outcome", outcome)
-        if error_kind is not None and outcome in _FAILURES:
-            _fail(self._span, error_kind)
-        self._span.end()
+    _log_sdk_warnings()
+    ours = resources.Resource.create({"service.name": "tarsy-scoring", "service.version": __version__})
+    try:
+        resource = ours.merge(resources.OTELResourceDetector().detect())
+        provider = ExportingProvider(resource=resource, shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    except (ValueError, OSError, RuntimeError) as error:
+        # The message may quote a variable.
+        raise ConfigurationError(
+            f"traces cannot be exported: OpenTelemetry refuses a variable OTEL_* ({type(error).__name__})"
+        ) from None
+    return Tracing(provider)
 
 
-def _answer_attributes(call: Answer) -> Attributes:
+def _answer_attributes(call: Turn) -> Attributes:
     return {
         "gen_ai.response.model": call.model_served,
         "gen_ai.response.finish_reasons": None if call.finish_reason is None else [call.finish_reason],
@@ -196,7 +229,7 @@ def _known(attributes: Attributes) -> dict[str, str | int | float | bool | list[
 
 def _fail(span: Span, kind: str) -> None:
     span.set_attribute("error.type", kind)
-    span.set_status(Status(StatusCode.ERROR))
+    span.set_status(StatusCode.ERROR)
 
 
 # --- warnings of the SDK -------------------------------------------------------------------------------

@@ -1,22 +1,11 @@
-"""
-How a score joins a distributed trace.
-
-A `traceparent` is read and passed on whether tracing is on or off. `otel.Spans` makes spans; the `Tracing`
-here is the no-op that stands in when tracing is off, and imports no OpenTelemetry.
-"""
+"""Reads the trace in which a request arrived, and whether traces are wanted; `otel` records spans."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
 
-from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import ConfigurationError
 
-Answer = Any
-"""A judge's turn, `judge.verdict.Turn`, which is of a layer above."""
-About = Mapping[str, str | int | float | None]
 TRACEPARENT = "traceparent"
 # The header itself, or the CloudEvents extension in binary mode.
 _MESSAGE_HEADERS = (TRACEPARENT, "ce_traceparent")
@@ -57,75 +46,6 @@ def traceparent_of(headers: Sequence[tuple[str, bytes]]) -> str | None:
         ]:
             return read_traceparent(values)
     return None
-
-
-# --- recording spans -----------------------------------------------------------------------------------
-
-
-class AttemptTrace:
-    """
-    A span for one attempt.
-
-    Args:
-        traceparent: Parent for steps and scoring events; None: the attempt is in no trace.
-        names: Fields for every log line about the attempt, also for lines logged elsewhere.
-    """
-
-    def __init__(self, traceparent: str | None, names: Mapping[str, str] | None = None) -> None:
-        self.traceparent = traceparent
-        self.names = names or {}
-
-    def current(self) -> AbstractContextManager[None]:
-        """Open a block whose spans and log lines belong to the attempt, which goes on after it."""
-        return _NOTHING
-
-    def end(self, outcome: str, error_kind: str | None) -> None:
-        """End the attempt with the outcome and error kind that it logs. Called once, from any task."""
-
-
-class Tracing:
-    """No-op tracer, used when tracing is off. The context managers never swallow exceptions."""
-
-    def attempt(self, parent: str | None, source: str, topic: str | None, about: About) -> AttemptTrace:
-        """
-        Begin the span for an attempt; it lasts until `end`.
-
-        Args:
-            parent: The trace in which the request for the score arrived; None: begin a new one.
-            source: Request kind.
-            topic: Kafka topic that brought the request; None: it came another way.
-            about: Identifying attributes.
-        """
-        return AttemptTrace(parent)
-
-    def step(self, phase: str) -> AbstractContextManager[object]:
-        """Open a span for a phase of the current attempt."""
-        return _NOTHING
-
-    def chat(
-        self, provider: str, settings: ProviderSettings, kind: str
-    ) -> AbstractContextManager[Callable[[Answer], None]]:
-        """
-        Open a span for a question to a judge, including waits and repeated calls.
-
-        Yields a function that takes the answer.
-        """
-        return _IGNORING
-
-    def evaluated(self, criteria: str, total_score: int | None, outcome: str | None) -> None:
-        """Record the stored score as an event of the current attempt."""
-
-    async def close(self) -> None:
-        """Send the remaining spans, for a few seconds at most. The tracer must not be used afterwards."""
-
-
-def _ignore(_: Answer) -> None:
-    pass
-
-
-_NOTHING = nullcontext()
-_IGNORING = nullcontext(_ignore)
-OFF = Tracing()
 
 
 # --- whether traces are wanted -------------------------------------------------------------------------

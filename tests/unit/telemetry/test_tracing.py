@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 import threading
 import time
@@ -22,8 +23,8 @@ from tables import table
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import ConfigurationError, JudgeUnavailable, LeaseLost
 from tarsy_scoring.telemetry import otel as spans_module
-from tarsy_scoring.telemetry.otel import Spans, open_spans
-from tarsy_scoring.telemetry.tracing import OFF, read_traceparent, traceparent_of, wants_traces
+from tarsy_scoring.telemetry.otel import OFF, Tracing, open_tracing
+from tarsy_scoring.telemetry.tracing import read_traceparent, traceparent_of, wants_traces
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01", f"00-{TRACE_ID}-{SPAN_ID}-00"
@@ -60,9 +61,10 @@ def test_without_the_sdk_the_start_is_refused(monkeypatch: pytest.MonkeyPatch) -
     assert not wants_traces({})
 
 
-async def test_traces_that_are_off_pass_the_parent_on() -> None:
+@pytest.mark.parametrize(("parent", "names"), [(SAMPLED, {"trace_id": TRACE_ID}), (None, {})], ids=["parent", "none"])
+async def test_traces_that_are_off_pass_the_parent_on(parent: str | None, names: dict[str, str]) -> None:
     """The next service then belongs to the trace of the producer."""
-    attempt = OFF.attempt(SAMPLED, "api", None, {})
+    attempt = OFF.attempt(parent, "api", None, {})
     with attempt.current():
         with OFF.step("storing"), OFF.chat("main", ProviderSettings(), "analysis") as tell:
             tell(turn())
@@ -70,7 +72,7 @@ async def test_traces_that_are_off_pass_the_parent_on() -> None:
     attempt.end("completed", None)
     await OFF.close()
 
-    assert (attempt.traceparent, dict(attempt.names)) == (SAMPLED, {})
+    assert (attempt.traceparent, attempt.names) == (parent, names)
 
 
 # --- the content of spans ------------------------------------------------------------------------------------
@@ -82,10 +84,10 @@ def exported() -> InMemorySpanExporter:
 
 
 @pytest.fixture
-def spans(exported: InMemorySpanExporter) -> Iterator[Spans]:
+def spans(exported: InMemorySpanExporter) -> Iterator[Tracing]:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exported))
-    yield Spans(provider)
+    yield Tracing(provider)
     structlog.contextvars.clear_contextvars()
 
 
@@ -93,7 +95,7 @@ def of(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def test_an_attempt_is_a_child_of_the_producers_span(spans: Spans, exported: InMemorySpanExporter) -> None:
+def test_an_attempt_is_a_child_of_the_producers_span(spans: Tracing, exported: InMemorySpanExporter) -> None:
     """It has the same trace and its own span id, which its events carry."""
     at = spans.attempt(SAMPLED, "session-completed", "done", {"score_id": "s-1", "chain_id": None, "attempt": 2})
     at.end("completed", None)
@@ -117,7 +119,7 @@ def test_an_attempt_is_a_child_of_the_producers_span(spans: Spans, exported: InM
     assert span.status.status_code is trace.StatusCode.UNSET
 
 
-def test_span_of_an_attempt_has_its_outcome(spans: Spans, exported: InMemorySpanExporter) -> None:
+def test_span_of_an_attempt_has_its_outcome(spans: Tracing, exported: InMemorySpanExporter) -> None:
     """Waiting and cancellation are not errors."""
     ends = {
         ("completed", None): None,
@@ -137,7 +139,7 @@ def test_span_of_an_attempt_has_its_outcome(spans: Spans, exported: InMemorySpan
         assert span.status.status_code is (trace.StatusCode.ERROR if error else trace.StatusCode.UNSET)
 
 
-def test_span_of_a_step_has_the_type_of_its_error(spans: Spans, exported: InMemorySpanExporter) -> None:
+def test_span_of_a_step_has_the_type_of_its_error(spans: Tracing, exported: InMemorySpanExporter) -> None:
     """A drain and a lost lease are no errors; messages of errors may hold secrets and are not recorded."""
     ends: dict[BaseException, str | None] = {
         JudgeUnavailable("said planted-secret"): "JudgeUnavailable",
@@ -158,7 +160,7 @@ def test_span_of_a_step_has_the_type_of_its_error(spans: Spans, exported: InMemo
     at.end("put_back", "judge_unavailable")
 
 
-def test_span_of_a_call_has_model_and_tokens(spans: Spans, exported: InMemorySpanExporter) -> None:
+def test_span_of_a_call_has_model_and_tokens(spans: Tracing, exported: InMemorySpanExporter) -> None:
     """It has no text, and of the URL only host and port."""
     provider = ProviderSettings(base_url="https://judge.example/tenants/acme/v1", model="judge-1", temperature=0)
     with spans.chat("main", provider, "analysis") as tell:
@@ -189,7 +191,7 @@ def test_span_of_a_call_has_model_and_tokens(spans: Spans, exported: InMemorySpa
     }
 
 
-def test_a_stored_score_is_one_event_of_its_attempt(spans: Spans, exported: InMemorySpanExporter) -> None:
+def test_a_stored_score_is_one_event_of_its_attempt(spans: Tracing, exported: InMemorySpanExporter) -> None:
     cases: list[tuple[int | None, str | None, dict[str, Any]]] = [
         (67, "pass", {"score.value": 67.0, "score.label": "pass"}),
         (0, None, {"score.value": 0.0}),
@@ -216,7 +218,7 @@ def test_a_stored_score_is_one_event_of_its_attempt(spans: Spans, exported: InMe
 
 @pytest.fixture
 def sdk_logger() -> Iterator[logging.Logger]:
-    """Restores the loggers that `open_spans` changes."""
+    """Restores the loggers that `open_tracing` changes."""
     loggers = [logging.getLogger(name) for name in ("opentelemetry", "urllib3")]
     before = [(logger.propagate, logger.handlers) for logger in loggers]
     yield loggers[0]
@@ -226,11 +228,12 @@ def sdk_logger() -> Iterator[logging.Logger]:
 
 def test_invalid_variables_are_refused(sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message quotes no value."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "100000")
     monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", "planted")
 
     with pytest.raises(ConfigurationError, match="refuses a variable") as refused:
-        open_spans()
+        open_tracing(os.environ)
     assert "planted" not in str(refused.value)
 
 
@@ -252,7 +255,7 @@ async def test_a_stuck_exporter_delays_nothing(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(spans_module, "FLUSH_S", 0.2)
     exporter, provider = Stuck(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=20, max_export_batch_size=10))
-    opened = Spans(provider)
+    opened = Tracing(provider)
     began = time.monotonic()
     for _ in range(100):
         opened.attempt(None, "cli", None, {}).end("completed", None)
@@ -286,7 +289,7 @@ async def test_only_the_status_of_a_collectors_answer_is_logged(
         threading.Thread(target=collector.serve_forever, daemon=True).start()
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=sk-planted")
-        opened = open_spans()
+        opened = open_tracing(os.environ)
         opened.attempt(None, "cli", None, {}).end("completed", None)
         with capture_logs() as lines:
             await opened.close()

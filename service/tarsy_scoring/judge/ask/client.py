@@ -22,7 +22,7 @@ from tarsy_scoring.judge.ask.endpoint import Endpoint, FittedQuestion
 from tarsy_scoring.judge.ask.errors import LONGEST_WAIT_S, TransientError
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.verdict import Question, Turn
-from tarsy_scoring.telemetry.tracing import OFF, Tracing
+from tarsy_scoring.telemetry.otel import OFF, Tracing
 from tarsy_scoring.timeline.render.context import estimate_tokens
 
 RETRY_WAITS_S = (1.0, 2.0, 4.0)
