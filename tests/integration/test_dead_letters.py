@@ -104,11 +104,10 @@ async def test_a_topic_with_too_many_invalid_messages_stops_alone(topics: Topics
         return metrics.registry.get_sample_value("tarsy_scoring_intake_stopped_partitions", labels)
 
     with capture_logs() as lines:
-        async with running_intake(topics, scoring, metrics, SCORING_DEAD_LETTER_MAX_STREAK="3") as intake:
+        async with running_intake(topics, scoring, metrics, SCORING_DEAD_LETTER_MAX_STREAK="3"):
             await wait_until(lambda: stopped() == 6, PATIENCE_S, "its six partitions are stopped")
             await send(topics, topics.rescore_requested, 0, [event("other-topic")])
             await wait_until(lambda: requests_of(scoring, "other-topic"), PATIENCE_S, "the other topic goes on")
-            assert "4 messages in a row" in (intake.describe_stopped() or "")
             assert await committed(topics, 0) == 4
 
     assert [(line["offset"], line["topic"]) for line in lines if line["event"] == "intake.topic_stopped"] == [

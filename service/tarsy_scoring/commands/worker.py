@@ -215,7 +215,6 @@ async def _judge(parts: Parts, health: Health, stopping: asyncio.Event, tracing:
     # As a consumer group that was joined once. A later outage passes, while a source that never answered may
     # be the wrong one: a rollout must not replace working workers then.
     health.add(lambda: watched.unanswered)
-    health.note(lambda: watched.away)
     clients = create_clients(parts.settings, tracing=tracing)
     try:
         scorer = Scorer(
@@ -319,4 +318,3 @@ def _watch_readiness(health: Health, database: Database, intake: Intake | None) 
     health.add(Recent(database_answers, LOOK_EVERY_S))
     if intake is not None:
         health.add(lambda: None if intake.has_joined else "the consumer group has not been joined yet")
-        health.note(intake.describe_stopped)

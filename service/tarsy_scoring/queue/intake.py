@@ -78,7 +78,7 @@ class Intake:
         self._publisher = Publisher(settings)
         share, streak = settings.dead_letter_max_share, settings.dead_letter_max_streak
         self._limits = {topic: DeadLetterLimit(share, streak) for topic in self._topics}
-        self._stopped: dict[str, str] = {}  # topics with too many invalid messages, with the reason
+        self._stopped: set[str] = set()  # topics with too many invalid messages
         self.has_joined = False
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -118,15 +118,6 @@ class Intake:
             self._metrics.kafka_up.remove("intake")
             await self._consumer.stop()
             await self._publisher.stop()
-
-    def describe_stopped(self) -> str | None:
-        """The topics and partitions that are not read, with the reason; None: all are read."""
-        unreadable = {topic: self._consumer.count_stopped(topic)["unreadable"] for topic in self._topics}
-        parts = [f"{topic}: {reason}" for topic, reason in self._stopped.items()]
-        parts += [
-            f"{topic}: {count} partitions cannot be read" for topic, count in unreadable.items() if count
-        ]
-        return f"intake does not read {'; '.join(parts)}" if parts else None
 
     async def run_once(self) -> None:
         """
@@ -187,7 +178,7 @@ class Intake:
         excess = self._limits[topic].count(is_invalid=error is not None)
         if excess is None:
             return True
-        self._stopped[topic] = excess
+        self._stopped.add(topic)
         self._consumer.stop_topic(topic)
         log.error(
             "intake.topic_stopped",

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _CREDENTIALS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/\s@]+@")
 
 
@@ -36,7 +35,7 @@ def set_up_logging(
     renderer: Any = structlog.dev.ConsoleRenderer() if as_console else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[*shared, *([] if as_console else [structlog.processors.format_exc_info]), renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(LOG_LEVELS[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )

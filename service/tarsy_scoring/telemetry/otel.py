@@ -12,7 +12,6 @@ events.
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -32,7 +31,6 @@ from tarsy_scoring.telemetry.tracing import TRACEPARENT, wants_traces
 log = structlog.get_logger()
 
 FLUSH_S = 5.0
-WARN_EVERY_S = 60.0
 # Outcomes with an `error_kind` that is a fault. A cancelled score has one as well, because a caller decided so.
 _FAILURES = ("failed", "timed_out", "put_back")
 # How a step ends without a fault: a cancelled task, or a score that another worker has taken.
@@ -237,25 +235,19 @@ def _fail(span: Span, kind: str) -> None:
 
 class _WarningHandler(logging.Handler):
     """
-    Turns the SDK's warnings into log lines of this service, at most one a minute.
+    Turns the SDK's warnings into log lines of this service.
 
     Shows the warning template alone: arguments quote variables, addresses and the collector's answer,
     which may hold a key.
     """
 
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._next_s = float("-inf")
-
     def emit(self, record: logging.LogRecord) -> None:
-        if (now_s := time.monotonic()) >= self._next_s:
-            self._next_s = now_s + WARN_EVERY_S
-            # Without arguments, a text was put together before and may quote them.
-            log.warning("traces.impaired", reason=record.msg if record.args else "see the collector")
+        # Without arguments, a text was put together before and may quote them.
+        log.warning("traces.impaired", reason=record.msg if record.args else "see the collector")
 
 
 def _log_sdk_warnings() -> None:
-    handler = _WarningHandler()
+    handler = _WarningHandler(logging.WARNING)
     for name in ("opentelemetry", "urllib3"):  # the SDK sends with urllib3, which nothing else here uses
         logger = logging.getLogger(name)
         logger.propagate = False

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
 import pytest
-from prometheus_client import CollectorRegistry
-from starlette.testclient import TestClient
 
 from fakes import Room, UnaskedInbox
 from tables import table
@@ -21,7 +19,6 @@ from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry.health import Health
 from tarsy_scoring.telemetry.logging import hide_credentials, set_up_logging
 from tarsy_scoring.telemetry.metrics import ASKED_BY, HOLDS, Metrics, declarations
-from tarsy_scoring.telemetry.metrics_server import metrics_app
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "service" / "tarsy_scoring"
@@ -144,22 +141,6 @@ async def test_readiness_is_the_first_check_that_fails() -> None:
     found.append(await health.missing())
 
     assert found == ["starting", None, "second", "first"]
-
-
-async def test_a_note_is_shown_and_ends_no_readiness() -> None:
-    health = Health("starting")
-    notes: list[str | None] = ["the source is away", None]
-
-    async def is_ready() -> str | None:
-        return None
-
-    health.add(is_ready)
-    health.note(lambda: notes.pop(0))
-    with TestClient(metrics_app(CollectorRegistry(), health)) as http:
-        with_note, without = http.get("/readyz"), http.get("/readyz")
-
-    assert (with_note.status_code, with_note.json()) == (200, {"status": "ready", "notes": ["the source is away"]})
-    assert (without.status_code, without.json()) == (200, {"status": "ready"})
 
 
 # --- log lines -----------------------------------------------------------------------------------------
