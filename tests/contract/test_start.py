@@ -11,7 +11,6 @@ UNNEEDED = {
     "numpy",
     "openai",
     "opentelemetry",
-    "pydantic_settings",
     "scipy",
     "sqlalchemy",
 }
