@@ -250,14 +250,6 @@ async def test_a_compacted_topic(topics: Topics) -> None:
     assert "cleanup.policy=delete" in the_fault(await look_at_brokers(topics.env), "topic-settings")
 
 
-async def test_a_topic_with_fewer_replicas_than_a_write_needs(topics: Topics) -> None:
-    await configure(topics, topics.scoring_events, min_insync_replicas="2")
-
-    fault = the_fault(await look_at_brokers(topics.env), "topic-settings")
-
-    assert "1 of 1 replicas are in sync" in fault
-
-
 async def test_codecs_that_are_not_installed(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tarsy_scoring.doctor.systems.has_codecs", lambda: False)
 

@@ -68,13 +68,13 @@ class _BrokerLooks:
         return ", ".join(f"{t.name} ({t.partitions} partitions)" for t in self._found)
 
     async def settings_of_topics(self) -> str:
-        """Check the cleanup policy, message sizes and in-sync replicas."""
+        """Check the cleanup policy and message sizes."""
         configs = {topic.name: topic.config for topic in self._found if topic.config is not None}
         if len(configs) < len(self._found):
             raise NotChecked("this login may not read the configuration of topics (DESCRIBE_CONFIGS)")
         if faults := self._topic_faults(configs):
             raise CheckFault("\n".join(faults), "change the topics; docs/requirements.md says why")
-        return "cleanup, sizes and replicas fit"
+        return "cleanup and sizes fit"
 
     def _topic_faults(self, configs: Mapping[str, Mapping[str, str]]) -> list[str]:
         limits = {name: int(config["max.message.bytes"]) for name, config in configs.items()}
@@ -84,15 +84,10 @@ class _BrokerLooks:
             for name, config in configs.items()
             if "compact" in config["cleanup.policy"]
         ]
-        faults += [
+        return faults + [
             f"{name}: max.message.bytes must be {wanted} or more"
             for name, wanted in least.items()
             if limits[name] < wanted
-        ]
-        return faults + [
-            f"{t.name}: {t.in_sync} of {t.replicas} replicas are in sync, fewer than min.insync.replicas"
-            for t in self._found
-            if t.in_sync < int(configs[t.name]["min.insync.replicas"])
         ]
 
 

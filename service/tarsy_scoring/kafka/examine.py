@@ -1,5 +1,5 @@
 """
-Asks the brokers about topics: size, replicas and configuration.
+Asks the brokers about topics: size and configuration.
 
 Nothing is written and no group is joined.
 """
@@ -21,15 +21,11 @@ class TopicFacts:
     A topic.
 
     Args:
-        replicas: Fewest replicas that any partition has.
-        in_sync: Fewest replicas in sync that any partition has.
         config: Configuration by name; None: this login may not read it.
     """
 
     name: str
     partitions: int
-    replicas: int
-    in_sync: int
     config: Mapping[str, str] | None
 
 
@@ -55,13 +51,7 @@ async def read_topics(options: Mapping[str, Any], names: Collection[str]) -> lis
         for code, _, _, name, entries in answer.resources
         if code == 0  # else the broker did not give them
     }
-    return [_facts(topic, configs.get(topic["topic"])) for topic in found]
-
-
-def _facts(topic: Mapping[str, Any], config: Mapping[str, str] | None) -> TopicFacts:
-    partitions = topic["partitions"]
-    replicas, in_sync = (min((len(p[what]) for p in partitions), default=0) for what in ("replicas", "isr"))
-    return TopicFacts(topic["topic"], len(partitions), replicas, in_sync, config)
+    return [TopicFacts(t["topic"], len(t["partitions"]), configs.get(t["topic"])) for t in found]
 
 
 def has_codecs() -> bool:
