@@ -99,7 +99,10 @@ def _shown_environment(settings: Settings, *, is_brief: bool) -> dict[str, Any]:
 def _shown_config(config: Config, *, is_brief: bool) -> dict[str, Any]:
     shown = config.model_dump(mode="json", exclude_defaults=is_brief)
     for provider in shown.get("providers", {}).values():
-        _hide_logins(provider)
+        if provider.get("extra_headers"):
+            provider["extra_headers"] = dict.fromkeys(provider["extra_headers"], HIDDEN)
+        if provider.get("proxy"):  # the only URL that may hold a password
+            provider["proxy"] = HIDDEN
     for name, chain in config.chains.items():
         left_out = {"pass_threshold"} - chain.model_fields_set  # null would mean that it has no threshold
         if is_brief:
@@ -112,13 +115,6 @@ def _shown_config(config: Config, *, is_brief: bool) -> dict[str, Any]:
         shown = {key: value for key, value in shown.items() if value not in ({}, {"default": {}})}
     masked: dict[str, Any] = _masked(shown)
     return masked
-
-
-def _hide_logins(provider: dict[str, Any]) -> None:
-    if provider.get("extra_headers"):
-        provider["extra_headers"] = dict.fromkeys(provider["extra_headers"], HIDDEN)
-    if provider.get("proxy"):  # the only URL that may hold a password
-        provider["proxy"] = HIDDEN
 
 
 def _masked(value: Any) -> Any:

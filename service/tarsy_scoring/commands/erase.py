@@ -1,7 +1,6 @@
 """`erase`: removes sessions from every table, or a person's name, after showing the rows."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import click
 
@@ -65,34 +64,32 @@ def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> 
         return found
 
     found = run_on_parts(work)
-    documents: list[dict[str, Any]] = [
+    documents = [
         {
             "session_id": session_id,
-            "erased": yes and not found[session_id].is_empty,
-            "rows": dict(found[session_id].rows),
-            "open_scores": found[session_id].open_scores,
+            "erased": yes and not of.is_empty,
+            "rows": of.rows,
+            "open_scores": of.open_scores,
         }
-        for session_id in sessions
+        for session_id, of in found.items()
     ]
     if as_json:
         print_json({"sessions": documents})
         return
-    for document in documents:
-        _print(document, is_erased=yes)
-    if not yes and any(not i.is_empty for i in found.values()):
-        click.echo("nothing was erased; add --yes to erase")
-
-
-def _print(document: Mapping[str, Any], *, is_erased: bool) -> None:
-    open_scores = 0 if is_erased else document["open_scores"]
-    click.echo(
-        f"{document['session_id']}: {'erased: ' if document['erased'] else ''}{_in_words(document['rows'])}"
-        + (f"; {open_scores} pending or running, to be cancelled" if open_scores else "")
-    )
+    for session_id, of in found.items():
+        is_running = of.open_scores and not yes
+        more = f"; {of.open_scores} pending or running, to be cancelled" if is_running else ""
+        click.echo(f"{session_id}: {'erased: ' if yes and not of.is_empty else ''}{_in_words(of.rows)}{more}")
+    _advise(is_needed=not yes and any(not of.is_empty for of in found.values()))
 
 
 def _in_words(rows: Mapping[str, int]) -> str:
     return ", ".join(f"{n} in {table}" for table, n in rows.items() if n) or "no rows"
+
+
+def _advise(*, is_needed: bool) -> None:
+    if is_needed:
+        click.echo("nothing was erased; add --yes to erase")
 
 
 def _erase_person(name: str, *, yes: bool, as_json: bool) -> None:
@@ -109,5 +106,4 @@ def _erase_person(name: str, *, yes: bool, as_json: bool) -> None:
         print_json({"person": name, "pseudonym": pseudonym, "erased": is_erased, "rows": rows})
         return
     click.echo(f"{plain(name)}: {f'now {pseudonym}: ' if pseudonym else ''}{_in_words(rows)}")
-    if not yes and any(rows.values()):
-        click.echo("nothing was erased; add --yes to erase")
+    _advise(is_needed=not yes and any(rows.values()))

@@ -100,14 +100,12 @@ def _query(options: dict[str, Any]) -> ExportQuery:
 
 
 async def _write(parts: Parts, query: ExportQuery) -> int:
-    file = sys.stdout.buffer
+    file, done = sys.stdout.buffer, 0
     await audited(parts.database, "export", **query.audited)
-    batches = export_scores(parts.reader, query.chosen)
-    done = 0
     # On a terminal the export itself shows progress.
-    is_seen = sys.stderr.isatty() and not file.isatty()
+    is_seen = not file.isatty()
     with progress_bar("exporting", None) if is_seen else nullcontext(lambda _: None) as show:
-        async for text, scores in written(batches, query.format):
+        async for text, scores in written(export_scores(parts.reader, query.chosen), query.format):
             file.write(text)
             show(done := done + scores)
     file.flush()
@@ -133,14 +131,11 @@ async def _write_training(parts: Parts, query: ExportQuery) -> int:
         await audited(parts.database, "export", **query.audited, with_session=True)
         batches = export_scores(parts.reader, query.chosen)
         lines = training_lines(batches, parts.database, source, parts.settings, parts.registry)
-        with progress_bar("reading sessions", None) as show:
-            done = 0
-            async for line in lines:
-                file.write(line.text)
-                if line.why_not:
-                    left_out += 1
-                    click.echo(f"left out: {plain(line.why_not)}", err=True)
-                show(done := done + 1)
+        async for line in lines:
+            file.write(line.text)
+            if line.why_not:
+                left_out += 1
+                click.echo(f"left out: {plain(line.why_not)}", err=True)
         file.flush()
     finally:
         await source.close()

@@ -14,7 +14,6 @@ from tarsy_scoring.commands.shared import (
     settings_of_environment,
 )
 from tarsy_scoring.config.explain import suggest
-from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.limits.fleet import read_pauses
 from tarsy_scoring.limits.rules import Pause
 from tarsy_scoring.wiring import Parts
@@ -43,7 +42,11 @@ def pause(
     settings = settings_of_environment()
     if only_list and (chain is not None or provider is not None or reason is not None):
         raise click.UsageError("--list shows all pauses; it goes with no other option than --json")
-    _require_provider(settings, provider)
+    known = settings.config.providers
+    if provider is not None and provider not in known:
+        raise click.BadParameter(
+            f"no provider is called {provider!r}{suggest(provider, known)}", param_hint="--provider"
+        )
 
     async def work(parts: Parts) -> list[Pause]:
         if not only_list:
@@ -86,12 +89,3 @@ def resume(chain: str | None, provider: str | None, as_json: bool) -> None:
     click.echo(f"{lifted} {'pause' if lifted == 1 else 'pauses'} lifted" + (f"; {SEEN}" if lifted else ""))
     for each in left:
         click.echo(str(each))
-
-
-def _require_provider(settings: Settings, provider: str | None) -> None:
-    """Refuse an unknown provider. Raises: click.BadParameter: it is not configured."""
-    known = settings.config.providers
-    if provider is not None and provider not in known:
-        raise click.BadParameter(
-            f"no provider is called {provider!r}{suggest(provider, known)}", param_hint="--provider"
-        )

@@ -1,7 +1,6 @@
 """`prune`: deletes expired rows, or with `--deleted-upstream` the sessions that TARSy has deleted."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import click
 
@@ -57,7 +56,13 @@ def prune(keep: int | None, deleted_upstream: bool, yes: bool, as_json: bool) ->
     if as_json:
         print_json({"removed" if yes else "would_remove": counts})
         return
-    _print_counts(counts, yes=yes)
+    for name, number in counts.items():
+        more = "or more " if number >= COUNT_LIMIT and not yes else ""
+        click.echo(f"{number:,} {more}{name.replace('_', ' ')}")
+    if not deleted_upstream and "scores" not in counts:
+        click.echo("scores are kept for ever: neither SCORING_RETENTION_DAYS nor --keep is set")
+    if not yes and any(counts.values()):
+        click.echo("nothing was removed; add --yes to delete")
 
 
 async def _follow_deletions(parts: Parts, *, yes: bool) -> Mapping[str, int]:
@@ -74,13 +79,3 @@ async def _follow_deletions(parts: Parts, *, yes: bool) -> Mapping[str, int]:
     finally:
         await sessions.tarsy.close()
     return {"sessions": number}
-
-
-def _print_counts(counts: Mapping[str, Any], *, yes: bool) -> None:
-    for name, number in counts.items():
-        more = "or more " if number >= COUNT_LIMIT and not yes else ""
-        click.echo(f"{number:,} {more}{name.replace('_', ' ')}")
-    if "scores" not in counts and set(counts) != {"sessions"}:
-        click.echo("scores are kept for ever: neither SCORING_RETENTION_DAYS nor --keep is set")
-    if not yes and any(counts.values()):
-        click.echo("nothing was removed; add --yes to delete")

@@ -227,29 +227,19 @@ async def _show_or_send(
         left_out: How many sessions the selection leaves out, by reason; None: it comes from stored
             scores, and the source may have lost some of these sessions.
     """
-    estimate = None
+    document: dict[str, Any] = {"sessions": len(requests)}
     if is_selection:
         estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
+        document["estimate"] = estimate_document(estimate)
         if not as_json:
             show_estimate(estimate)
             _show_unsent(requests, left_out)
-    counts = await _send(parts, requests) if yes or not is_selection else Counter()
-    _print_sent(requests, counts, estimate, left_out, as_json=as_json)
-
-
-def _print_sent(
-    requests: Sequence[Request],
-    counts: Mapping[str, int],
-    estimate: CostEstimate | None,
-    left_out: Mapping[str, int] | None,
-    *,
-    as_json: bool,
-) -> None:
+    counts = await _send(parts, requests) if yes or not is_selection else Counter[str]()
+    is_done = bool(counts) or not requests
     if as_json:
-        document = {"sessions": len(requests), "dispositions": counts, "done": bool(counts) or not requests}
-        document |= {"estimate": estimate_document(estimate)} if estimate else {}
-        print_json(document | ({} if left_out is None else {"left_out": left_out}))
-    elif counts or not requests:
+        document |= {"dispositions": counts, "done": is_done}
+        print_json(document if left_out is None else document | {"left_out": left_out})
+    elif is_done:
         summary = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing to do"
         click.echo(f"{counted(len(requests), 'session')}: {summary}")
     else:

@@ -1,6 +1,5 @@
 """`score FILE`: scores one session file."""
 
-import json
 import os
 import sys
 from dataclasses import asdict, replace
@@ -22,14 +21,13 @@ from tarsy_scoring.commands.shared import (
 )
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import SessionTooLarge, Unscorable
+from tarsy_scoring.errors import Unscorable
 from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, GivenReference
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.scoring.offline import DryRun
 from tarsy_scoring.scoring.offline import dry_run as plan
 from tarsy_scoring.timeline.files import load_session_file, parse_session
 from tarsy_scoring.timeline.model import Timeline
-from tarsy_scoring.timeline.parsing import text_or_none
 from tarsy_scoring.timeline.text import storable
 
 # A dry run is waited for at a prompt, so functions import what only a score, a reference or a failure needs.
@@ -149,30 +147,22 @@ def _score(
 def _failed_document(
     settings: Settings, registry: CriteriaRegistry, file: Path, chain: str | None, error: Unscorable
 ) -> dict[str, Any]:
-    """Score document for a session that could not be scored, with the error's kind and message."""
+    """
+    Score document for a session that could not be scored, with the error's kind and message.
+
+    It has the name of the file as the session's id, as in a folder of sessions: the content cannot be used.
+    """
     from tarsy_scoring.scores.document import document, unstored_row
 
-    session = {} if isinstance(error, SessionTooLarge) else _fields_of(file)
-    chain_id = chain or text_or_none(session.get("chain_id"))
-    criteria = settings.chain(chain_id).criteria
-    current = registry.of_chain(settings.chain(chain_id)).criteria_hash if criteria in registry else None
-    session_id = text_or_none(session.get("session_id")) or storable(file.stem)
+    criteria = settings.chain(chain).criteria
+    current = registry.of_chain(settings.chain(chain)).criteria_hash if criteria in registry else None
     row = {
-        **unstored_row(session_id, chain_id, criteria, current, datetime.now(UTC)),
+        **unstored_row(storable(file.stem), chain, criteria, current, datetime.now(UTC)),
         "status": "failed",
         "error_kind": error.error_kind,
         "error_message": str(error),
     }
     return document(row, lambda _name, _chain: current)
-
-
-def _fields_of(file: Path) -> dict[str, Any]:
-    """The file's top-level fields; none if it cannot be read twice, for example a pipe."""
-    try:
-        session = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return session if isinstance(session, dict) else {}
 
 
 def _show_dryrun(planned: DryRun, *, may_judge_again: bool, as_json: bool) -> None:

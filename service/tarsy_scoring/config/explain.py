@@ -1,6 +1,6 @@
 """Puts validation errors of settings into words: the place, the reason and the nearest name that exists."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from difflib import get_close_matches
 
 from pydantic import BaseModel, ValidationError
@@ -32,8 +32,7 @@ def _describe(fault: ErrorDetails, spell: Callable[[str], str]) -> str:
         parts[0] = spell(parts[0])
     key = ".".join(parts)
     if fault["type"] == "extra_forbidden":
-        near = get_close_matches(parts[-1], set(_keys_of(Frozen)), n=1)
-        return f"{key}: no such key" + (f"; did you mean {near[0]!r}?" if near else "")
+        return f"{key}: no such key{_nearest(parts[-1], set(_keys_of(Frozen)))}"
     if fault["type"] == "union_tag_invalid":
         return f"{key}.type: no such type{suggest(fault['ctx']['tag'], _TYPES)}"
     if fault["type"] == "union_tag_not_found":
@@ -62,6 +61,10 @@ def reason_of(fault: ErrorDetails) -> str:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """The nearest known name, or all of them if none is near."""
-    names = list(known)
-    close = get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(sorted(names))})"
+    names = sorted(known)
+    return _nearest(name, names) or f" (known: {', '.join(names)})"
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,18 +1,6 @@
-"""Rules for the HTTP addresses of settings, and the proxies through which they are reached."""
+"""The proxies through which the HTTP addresses of settings are reached."""
 
-import re
 from urllib.parse import urlsplit
-
-_HTTP_URL = re.compile(r"(?i)https?://[^/?#@\s]+(?:/[^?#\s]*)?")
-
-
-def is_plain_http(url: str) -> bool:
-    """Whether a URL is host and path only: a user, a password or a query would be lost or break calls."""
-    try:
-        place = urlsplit(url)
-        return _HTTP_URL.fullmatch(url) is not None and bool(place.hostname) and place.port != 0
-    except ValueError:
-        return False
 
 
 def proxy_of_environment(url: str) -> str | None:

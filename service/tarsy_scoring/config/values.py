@@ -1,7 +1,9 @@
 """Types for setting values, each with the rules that a value must fulfil."""
 
 import re
+from contextlib import suppress
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import re2
 from pydantic import (
@@ -13,8 +15,6 @@ from pydantic import (
     SecretStr,
     StringConstraints,
 )
-
-from tarsy_scoring.config.urls import is_plain_http
 
 
 class Frozen(BaseModel):
@@ -57,15 +57,19 @@ def not_blank(text: str) -> str:
     return text
 
 
+_HTTP_URL = re.compile(r"(?i)https?://[^/?#@\s]+(?:/[^?#\s]*)?")
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/?#@\[\]]*)(?::\d{1,5})?"
 _POSTGRESQL_URL = re.compile(rf"postgres(?:ql)?://(?:[^/?#]*@)?{_HOST}(?:,{_HOST})*(?:[/?]|$)")
 _BROKER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::(?P<port>\d{1,5}))?")
 
 
 def _http_url(value: str) -> str:
-    if not is_plain_http(value):
-        raise ValueError("expected https://host:port/path, without user, password or query in it")
-    return value.rstrip("/")
+    """Require host and path only: a user, a password or a query would be lost or break calls."""
+    with suppress(ValueError):
+        place = urlsplit(value)
+        if _HTTP_URL.fullmatch(value) and place.hostname and place.port != 0:
+            return value.rstrip("/")
+    raise ValueError("expected https://host:port/path, without user, password or query in it")
 
 
 def _postgresql_url(value: SecretStr) -> SecretStr:
