@@ -83,7 +83,7 @@ def test_the_command_reads_the_database(database_url: str, tmp_path: Path, monke
 
     run_apart(fill())
     labels = tmp_path / "labels.csv"
-    rows = "session_id,outcome,score,quality_rating\ns-1,solid,1,\ns-2,wrong,2,\ns-3,solid,3,\n"
+    rows = "session_id,outcome,score\ns-1,solid,1\ns-2,wrong,2\ns-3,solid,3\n"
     labels.write_text(rows, encoding="utf-8")
     monkeypatch.setenv("SCORING_DATABASE_URL", database_url)
 

@@ -31,8 +31,8 @@ def calibrate(labels_file: Path, criteria: str | None, as_json: bool) -> None:
 
     Each criteria and judge fingerprint is measured by itself. LABELS.csv has a header and a line per label:
     `session_id`, `outcome` (correct, partial, wrong; accurate, partially_accurate, inaccurate; a band's id;
-    unknown), or `number` (0-100), or both; also `labeller` and `selection` (`random`, or `picked` for
-    sessions chosen for review, which are shown by themselves as well). Exit status 1: no label matches a
+    unknown), or `number` (0-100), or both; also `selection` (`random`, or `picked` for sessions
+    chosen for review, which are shown by themselves as well). Exit status 1: no label matches a
     score.
 
     An outcome states whether the answer was right. Criteria that judge the conduct of the investigation

@@ -8,7 +8,7 @@ Source:
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Z = 1.96  # 95 % confidence
@@ -115,24 +115,24 @@ def labels_needed(kappa: Kappa) -> int:
 
 def in_words(kappa: Kappa, table: Confusion) -> str:
     """The agreement in a few plain sentences."""
-    return " ".join(_sentences(kappa, table))
-
-
-def _sentences(kappa: Kappa, table: Confusion) -> Iterator[str]:
+    said = list[str]()
     if kappa.value is None:
-        yield f"Agreement is unknown: {kappa.reason}."
+        said.append(f"Agreement is unknown: {kappa.reason}.")
     elif kappa.low is None or kappa.high is None:
-        yield f"The weighted kappa is {kappa.value:.2f}, but {kappa.reason}."
+        said.append(f"The weighted kappa is {kappa.value:.2f}, but {kappa.reason}.")
     else:
         chance = " This is no better than chance." if kappa.low <= 0 else ""
         interval = f"95 % interval {kappa.low:.2f} to {kappa.high:.2f}"
-        yield f"The weighted kappa is {kappa.value:.2f} ({interval}).{chance}"
+        said.append(f"The weighted kappa is {kappa.value:.2f} ({interval}).{chance}")
     if differing := table.n - table.agreeing:
         higher = table.judge_higher
-        yield (
+        said.append(
             f"Judge and labels differ on {differing} of {table.n} scores: the judge is higher on {higher} of "
             f"them and lower on {differing - higher}."
         )
     lacking = labels_needed(kappa) - kappa.n
     if lacking > 0:
-        yield f"About {lacking} more labels would bring the interval within {HALF_WIDTH:.1f} to either side."
+        said.append(
+            f"About {lacking} more labels would bring the interval within {HALF_WIDTH:.1f} to either side."
+        )
+    return " ".join(said)

@@ -35,7 +35,6 @@ class Label:
     session_id: str
     outcome: str | None = None
     number: float | None = None
-    labeller: str | None = None
     source: Source = "random"
 
     @property
@@ -69,7 +68,7 @@ class TrustCard:
         still_needed: `needed` minus the existing labels.
         unmatched: Labelled sessions that this judge did not score.
         unplaced: Sessions whose label or total is in no band of the criteria.
-        disputed: Matched sessions that labellers put into different bands; the lower median counts.
+        disputed: Matched sessions that people put into different bands; the lower median counts.
         meaning: The result in a few plain sentences.
     """
 
@@ -133,14 +132,16 @@ def _card(
     for session_id, labels in by_session.items():
         if (score := scored.get(session_id)) is None:
             continue
-        said = _band_indexes(labels, bands)
+        said = [ids.index(band) for label in labels if (band := band_of_label(label, bands)) is not None]
         judged = score.judge_outcome if score.judge_outcome in ids else band_of(score.total, bands)
         if not said or judged is None:
             unplaced += 1
             continue
         disputed += len(set(said)) > 1
-        pairs[_source_of(labels)].append((ids[statistics.median_low(said)], judged))
-        differences += _difference(score, labels)
+        is_random = any(label.source == "random" for label in labels)
+        pairs["random" if is_random else "picked"].append((ids[statistics.median_low(said)], judged))
+        if numbers := [label.number for label in labels if label.number is not None]:
+            differences.append(score.total - statistics.median_low(numbers))
     table = confusion([*pairs["random"], *pairs["picked"]], ids)
     kappa = kappa_of(table)
     needed = labels_needed(kappa)
@@ -159,21 +160,6 @@ def _card(
         disputed=disputed,
         meaning=in_words(kappa, table),
     )
-
-
-def _band_indexes(labels: Iterable[Label], bands: Sequence[Band]) -> list[int]:
-    ids = [b.id for b in bands]
-    return [ids.index(band) for label in labels if (band := band_of_label(label, bands)) is not None]
-
-
-def _source_of(labels: Iterable[Label]) -> Source:
-    return "random" if any(label.source == "random" for label in labels) else "picked"
-
-
-def _difference(score: LabelledScore, labels: Iterable[Label]) -> list[float]:
-    """The total minus the labels' lower median; empty without a number."""
-    numbers = [label.number for label in labels if label.number is not None]
-    return [score.total - statistics.median_low(numbers)] if numbers else []
 
 
 def band_of_label(label: Label, bands: Sequence[Band]) -> str | None:

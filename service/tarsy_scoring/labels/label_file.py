@@ -5,23 +5,12 @@ import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.labels.calibration import Label, read_outcome
 from tarsy_scoring.scores.bands import DEFAULT_BANDS
-
-Field = Literal["session_id", "outcome", "number", "labeller", "selection"]
-# Accepted column names, in order of preference. A benchmark's own `score` is not among them: it is not a
-# total of 0-100, and benchmarks also give one to undecided outcomes.
-COLUMNS: Mapping[Field, tuple[str, ...]] = {
-    "session_id": ("session_id",),
-    "outcome": ("outcome", "quality_rating"),
-    "number": ("number",),
-    "labeller": ("labeller", "basis"),
-    "selection": ("selection",),
-}
 
 
 def read_labels(path: Path, band_ids: Collection[str] = ()) -> list[Label]:
@@ -40,8 +29,11 @@ def read_labels(path: Path, band_ids: Collection[str] = ()) -> list[Label]:
     """
     known_bands = {*band_ids, *(b.id for b in DEFAULT_BANDS)}
     with open_csv(path) as (header, lines):
-        columns = _find_columns(header, path)
-        labels = [_label({what: line[name] for what, name in columns.items()}, known_bands) for line in lines]
+        if "session_id" not in header or not {"outcome", "number"}.intersection(header):
+            raise ConfigurationError(
+                f"{path} needs the columns 'session_id' and 'outcome' or 'number' (it has: {', '.join(header)})"
+            )
+        labels = [_label(line, known_bands) for line in lines]
     numbers = [label.number for label in labels if label.number is not None]
     if numbers and 0 < max(numbers) <= 1:
         raise ConfigurationError(
@@ -53,14 +45,15 @@ def read_labels(path: Path, band_ids: Collection[str] = ()) -> list[Label]:
 @contextmanager
 def open_csv(path: Path) -> Iterator[tuple[Sequence[str], Iterator[Mapping[str, str]]]]:
     """
-    Read a CSV file in UTF-8: the header, and each line's cells by column name.
+    Read a CSV file in UTF-8: the column names in lower case, and each line's cells by them.
 
     Raises:
         ConfigurationError: The file cannot be read, or reading a line raises ValueError; with line and reason.
     """
     try:
         reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig")), strict=True)
-        yield reader.fieldnames or (), map(_cells, reader)
+        reader.fieldnames = [name.strip().casefold() for name in reader.fieldnames or ()]
+        yield reader.fieldnames, map(_cells, reader)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8; export it as CSV in UTF-8"
         raise ConfigurationError(f"cannot read {path}: {why}") from error
@@ -74,20 +67,7 @@ def _cells(line: Mapping[str | Any, str | Any]) -> Mapping[str, str]:
     return {name: cell.strip() for name, cell in line.items()}
 
 
-def _find_columns(header: Sequence[str], where: Path) -> dict[Field, str]:
-    by_name = {name.strip().casefold(): name for name in header}
-    found: dict[Field, str] = {}
-    for what, usual in COLUMNS.items():
-        if (name := next((name for name in usual if name in by_name), None)) is not None:
-            found[what] = by_name[name]
-    if "session_id" not in found or not found.keys() & {"outcome", "number"}:
-        raise ConfigurationError(
-            f"{where} needs the columns 'session_id' and 'outcome' or 'number' (it has: {', '.join(header)})"
-        )
-    return found
-
-
-def _label(cells: Mapping[Field, str], band_ids: set[str]) -> Label:
+def _label(cells: Mapping[str, str], band_ids: set[str]) -> Label:
     session_id = cells["session_id"]
     if SESSION_ID_PATTERN.fullmatch(session_id) is None:
         raise ValueError(f"{session_id[:80]!r} is not a session id")
@@ -98,7 +78,6 @@ def _label(cells: Mapping[Field, str], band_ids: set[str]) -> Label:
         session_id,
         read_outcome(cells.get("outcome", ""), band_ids),
         _number(cells.get("number", "")),
-        cells.get("labeller") or None,
         "picked" if selection == "picked" else "random",
     )
 

@@ -16,7 +16,6 @@ from tarsy_scoring.labels.calibration import (
     OUTCOME_WORDS,
     Label,
     LabelledScore,
-    Source,
     TrustCard,
     band_of_label,
     calibrate,
@@ -72,7 +71,7 @@ ORDER BY label_id
 # for the session: a session may have several scores by the same judge.
 COUNTED = f"""
 SELECT DISTINCT ON (l.score_id, l.labelled_by)
-  l.score_id, l.score_id::text AS session_id, l.labelled_by, l.agrees, l.outcome, l.number, l.is_random,
+  l.score_id, l.score_id::text AS session_id, l.agrees, l.outcome, l.number, l.is_random,
   s.total_score, s.judge_outcome, s.criteria, s.criteria_hash, s.judge_fingerprint
 FROM (SELECT * FROM {{schema}}.score_labels ORDER BY label_id DESC LIMIT {MOST_COUNTED}) l
 JOIN {{schema}}.session_scores s USING (score_id)
@@ -256,5 +255,4 @@ def label_of(row: Mapping[str, Any], bands: tuple[Band, ...]) -> Label:
         is_stated = row["judge_outcome"] in {b.id for b in bands}
         outcome = row["judge_outcome"] if is_stated else band_of(row["total_score"], bands)
         number = float(row["total_score"])
-    source: Source = "random" if row["is_random"] else "picked"
-    return Label(str(row["score_id"]), outcome, number, row["labelled_by"], source)
+    return Label(str(row["score_id"]), outcome, number, "random" if row["is_random"] else "picked")

@@ -76,7 +76,7 @@ def test_all_labels_count_and_each_source_has_a_kappa() -> None:
     """A session that anybody labelled at random is a random one."""
     labels, scores = many(("correct", 90, 15), ("wrong", 20, 15), ("correct", 20, 3))
     hard = [Label(f"hard-{i}", "correct", source="picked") for i in range(40)]
-    twice = [Label("s-0", "correct", labeller="ben", source="picked")]
+    twice = [Label("s-0", "correct", source="picked")]
 
     found = one([*labels, *hard, *twice], [*scores, *(score(label.session_id, 0) for label in hard)])
 
@@ -86,17 +86,17 @@ def test_all_labels_count_and_each_source_has_a_kappa() -> None:
 
 
 def test_numbers_of_labels_say_how_mild_the_judge_is() -> None:
-    labels = [*(Label("s-1", number=n, labeller=str(n)) for n in (40, 60, 90)), Label("s-2", "wrong")]
+    labels = [*(Label("s-1", number=n) for n in (40, 60, 90)), Label("s-2", "wrong")]
 
     found = one(labels, [score("s-1", 70), score("s-2", 20)])
 
     assert found.mean_difference == 10
 
 
-def test_several_labellers_of_a_session_make_one_label() -> None:
+def test_several_labels_of_a_session_make_one_label() -> None:
     labels = [
-        *(Label("s-1", "wrong", labeller=who) for who in ("ann", "ben")),
-        *(Label("s-2", what, labeller=who) for who, what in (("ann", "correct"), ("ben", "partial"))),
+        *(Label("s-1", "wrong") for _ in range(2)),
+        *(Label("s-2", what) for what in ("correct", "partial")),
         *(Label("s-3", what) for what in ("correct", "correct", "wrong")),
     ]
 
@@ -157,17 +157,17 @@ def write(folder: Path, *lines: str, encoding: str = "utf-8") -> Path:
 def test_all_columns_are_read(tmp_path: Path) -> None:
     path = write(
         tmp_path,
-        "Note, Session_ID ,outcome,number,labeller,selection,extra",
-        '"said ""so"", twice",s-1,Partially Accurate,62.5,ann,random,x',
+        "Note, Session_ID ,outcome,number,selection,extra",
+        '"said ""so"", twice",s-1,Partially Accurate,62.5,random,x',
         "",
-        ",s-2,,10,,Picked,",
-        ",s-3,unknown,,,,",
+        ",s-2,,10,Picked,",
+        ",s-3,unknown,,,",
         encoding="utf-8-sig",
     )
 
     labels = read_labels(path)
     assert labels == [
-        Label("s-1", "partially_accurate", 62.5, "ann"),
+        Label("s-1", "partially_accurate", 62.5),
         Label("s-2", number=10.0, source="picked"),
         Label("s-3"),
     ]
