@@ -123,18 +123,15 @@ class Recordings:
         Raises:
             ConfigurationError: The file cannot be read or holds something else.
         """
-        path = self._path(key)
+        path = self.folder / f"{key}.json"
         try:
             return Recording.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             return None
-        except OSError as error:
+        except (OSError, ValidationError) as error:
             raise ConfigurationError(
-                f"cannot read the recorded judgement {path}: {error.strerror}"
-            ) from error
-        except ValidationError as error:
-            raise ConfigurationError(
-                f"{path} holds no recorded judgement of this version; delete it, and its judgement is made again"
+                f"{path} holds no recorded judgement of this version, or cannot be read; delete it, and its "
+                "judgement is made again"
             ) from error
 
     def write(self, key: str, recording: Recording) -> None:
@@ -150,7 +147,7 @@ class Recordings:
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(recording.model_dump_json(indent=1).encode())
-                os.replace(name, self._path(key))
+                os.replace(name, self.folder / f"{key}.json")
             except BaseException:
                 with suppress(OSError):
                     os.unlink(name)
@@ -159,9 +156,6 @@ class Recordings:
             raise ConfigurationError(
                 f"cannot record a judgement in {self.folder}: {error.strerror}; name another folder with --cache"
             ) from error
-
-    def _path(self, key: str) -> Path:
-        return self.folder / f"{key}.json"
 
 
 def plan(settings: Settings, jobs: Sequence[Job], recordings: Recordings) -> list[Planned]:
@@ -189,16 +183,14 @@ def plan(settings: Settings, jobs: Sequence[Job], recordings: Recordings) -> lis
         "max_reply_tokens": provider.max_reply_tokens,
     }
 
-    same = hashlib.sha256(to_json(who)).hexdigest()
-
-    def plan_sample(job: Job) -> Planned:
+    same, found = hashlib.sha256(to_json(who)).hexdigest(), list[Planned]()
+    for job in jobs:
         key = f"{same}-{job.sample}"
         recorded = recordings.read(key)
-        if recorded is not None and recorded.is_complete:
-            return Planned(job, key, 0, 0.0)
-        return Planned(job, key, planned.calls, planned.cost_usd)
-
-    return [plan_sample(job) for job in jobs]
+        is_recorded = recorded is not None and recorded.is_complete
+        calls, cost_usd = (0, 0.0) if is_recorded else (planned.calls, planned.cost_usd)
+        found.append(Planned(job, key, calls, cost_usd))
+    return found
 
 
 AskOf = Callable[[Job], Ask]
@@ -239,27 +231,13 @@ class LiveJudges:
             await client.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """
-    A judgement that ended.
-
-    Args:
-        is_outstanding: There is no score because the provider cannot be asked now; another run may give one.
-    """
-
-    job: Job
-    sample: BenchSample
-    is_outstanding: bool = False
-
-
 async def judge_all(
     settings: Settings,
     planned: Sequence[Planned],
     recordings: Recordings,
     ask_of: AskOf,
-    on_done: Callable[[Planned], None] = lambda _planned: None,
-) -> list[Judged]:
+    on_done: Callable[[], None] = lambda: None,
+) -> list[BenchSample]:
     """
     Make all judgements; returns them in the order of `planned`.
 
@@ -278,27 +256,27 @@ async def judge_all(
     for i, one in enumerate(planned):
         groups[(one.key or "").partition("-")[0]].append(i)
     room = asyncio.Semaphore(settings.slots)
-    found: dict[int, Judged] = {}
+    found: dict[int, BenchSample] = {}
 
     async def judge_samples(places: Iterable[int]) -> None:
         async with room:
             for i in places:
                 found[i] = await _judge(settings, planned[i], recordings, ask_of)
-                on_done(planned[i])
+                on_done()
 
     try:
         async with asyncio.TaskGroup() as tasks:
             for places in groups.values():
                 tasks.create_task(judge_samples(places))
     except* ConfigurationError as failed:
-        raise _first_of(failed) from None
+        raise failed.exceptions[0] from None
     return [found[i] for i in range(len(planned))]
 
 
-async def _judge(settings: Settings, planned: Planned, recordings: Recordings, ask_of: AskOf) -> Judged:
+async def _judge(settings: Settings, planned: Planned, recordings: Recordings, ask_of: AskOf) -> BenchSample:
     job = planned.job
     if planned.key is None:
-        return Judged(job, BenchSample(None, planned.reason))
+        return BenchSample(None, planned.reason)
     recording = recordings.read(planned.key) or Recording(
         session_id=job.timeline.session_id,
         criteria=job.criteria.name,
@@ -324,12 +302,6 @@ async def _judge(settings: Settings, planned: Planned, recordings: Recordings, a
     if not recording.is_complete and not ask.has_failed:
         recording.is_complete = True
         recordings.write(planned.key, recording)
-    return Judged(job, _sample_of(recording, total, reason, grounding), is_outstanding)
-
-
-def _sample_of(
-    recording: Recording, total: int | None, reason: str | None, grounding: Grounding
-) -> BenchSample:
     turns = [r.turn for r in recording.turns]
     costs = [t.cost_usd for t in turns if t.cost_usd is not None]
     return BenchSample(
@@ -339,6 +311,7 @@ def _sample_of(
         grounding.held,
         cost_usd=sum(costs) if turns and len(costs) == len(turns) else None,
         seconds=sum(t.latency_ms for t in turns) / 1000,
+        is_outstanding=is_outstanding,
     )
 
 
@@ -386,8 +359,3 @@ def _chain_of(settings: Settings, job: Job) -> ChainSettings:
 
 def _reason(error: Unscorable | RetryLater | WaitFor) -> str:
     return f"{error.error_kind}: {error}"
-
-
-def _first_of(group: BaseExceptionGroup[ConfigurationError]) -> ConfigurationError:
-    found = group.exceptions[0]
-    return _first_of(found) if isinstance(found, BaseExceptionGroup) else found

@@ -8,13 +8,11 @@ difference.
 
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
-from tarsy_scoring.studies.estimates import Change, Estimate, change_within, sizes_of, strata_of
-
-Verdict = Literal["higher", "lower", "no difference shown", "too few"]
+from tarsy_scoring.studies.estimates import Change, change_within, sizes_of, strata_of
 
 CONFIDENCE = 0.95
 JUDGED = ("total_score", "pass_share")
@@ -54,112 +52,82 @@ class ScoredSession:
         return found if isinstance(found, int | float) and not isinstance(found, bool) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One version in one metric: sessions that have it, their mean, and how many have a counterpart."""
-
-    n: int
-    mean: float | None
-    compared: int
-
-
-@dataclass(frozen=True, slots=True)
-class MetricComparison:
+def compare_versions(sessions: Sequence[ScoredSession], values: tuple[str, str]) -> dict[str, Any]:
     """
-    One metric for two versions.
+    Compare two label values, the older first, metric by metric; other sessions are ignored.
 
-    Args:
-        difference: Second minus first within strata, which may differ from the two means. The 95 % interval
-            ignores how many metrics are tested; the verdict does not.
-        chance: Two-sided p-value; None without an interval.
+    Returns:
+        The JSON document: `sessions` counts those of each version, `judges` those who gave the totals, and
+        `doubtful` the sessions whose total is left out, see `DOUBTFUL_FLAGS`. `meaning` says in plain sentences
+        what may be concluded and what not.
     """
-
-    metric: str
-    first: Side
-    second: Side
-    difference: Estimate
-    chance: float | None
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """
-    Two versions, the older first.
-
-    Args:
-        sessions: How many each version has.
-        judges: How many judges gave the totals.
-        doubtful: Sessions whose total is left out, see `DOUBTFUL_FLAGS`.
-        meaning: What may be concluded and what not, in plain sentences.
-    """
-
-    values: tuple[str, str]
-    sessions: tuple[int, int]
-    judges: int
-    doubtful: int
-    metrics: tuple[MetricComparison, ...]
-    meaning: tuple[str, ...]
-
-
-def compare_versions(sessions: Sequence[ScoredSession], values: tuple[str, str]) -> Comparison:
-    """Compare two label values, metric by metric; other sessions are ignored."""
     first, second = ([s for s in sessions if s.value == value] for value in values)
     both = [*first, *second]
-    metrics = tuple(_compare(metric, first, second) for metric in METRICS)
+    metrics = [_compare(metric, first, second) for metric in METRICS]
     judges = len({s.judge_fingerprint for s in both if s.number("total_score") is not None})
     doubtful = sum(s.total_score is not None and not DOUBTFUL_FLAGS.isdisjoint(s.flags) for s in both)
-    meaning = tuple(_meaning(values, metrics, judges, doubtful))
-    return Comparison(values, (len(first), len(second)), judges, doubtful, metrics, meaning)
+    return {
+        "values": values,
+        "sessions": [len(first), len(second)],
+        "judges": judges,
+        "doubtful": doubtful,
+        "metrics": metrics,
+        "meaning": list(_meaning(values, metrics, judges, doubtful)),
+    }
 
 
-def _compare(
-    metric: str, first: Sequence[ScoredSession], second: Sequence[ScoredSession]
-) -> MetricComparison:
-    older, newer = ([s for s in side if s.number(metric) is not None] for side in (first, second))
-    strata = strata_of(
-        older,
-        newer,
-        lambda s: (s.chain_id, s.alert_type, s.judge_fingerprint if metric in JUDGED else None),
-        lambda s: s.number(metric) or 0.0,
+def _compare(metric: str, first: Sequence[ScoredSession], second: Sequence[ScoredSession]) -> dict[str, Any]:
+    """
+    Compare one metric.
+
+    `compared` is how many sessions have a counterpart. `difference` is the second minus the first within strata,
+    which may differ from the two means. The 95 % interval ignores how many metrics are tested; the verdict does
+    not. `chance` is a two-sided p-value.
+    """
+    older, newer = (
+        [
+            ((s.chain_id, s.alert_type, s.judge_fingerprint if metric in JUDGED else None), number)
+            for s in side
+            if (number := s.number(metric)) is not None
+        ]
+        for side in (first, second)
     )
-    change, sizes = change_within(strata, CONFIDENCE), sizes_of(strata)
-    verdict = _verdict(metric, change)
-    return MetricComparison(
-        metric,
-        _side(metric, older, sizes[0]),
-        _side(metric, newer, sizes[1]),
-        change.estimate,
-        None if verdict == "too few" else change.chance,
-        verdict,
-    )
+    strata = strata_of(older, newer)
+    change, verdict = change_within(strata, CONFIDENCE), "too few"
+    if change.estimate.low is not None:
+        verdict = _verdict(metric, change)
+    sides = [
+        {"n": len(side), "mean": statistics.fmean(n for _, n in side) if side else None, "compared": compared}
+        for side, compared in zip((older, newer), sizes_of(strata), strict=True)
+    ]
+    return {
+        "metric": metric,
+        "first": sides[0],
+        "second": sides[1],
+        "difference": asdict(change.estimate),
+        "chance": None if verdict == "too few" else change.chance,
+        "verdict": verdict,
+    }
 
 
-def _verdict(metric: str, change: Change) -> Verdict:
-    if change.estimate.low is None:
-        return "too few"
+def _verdict(metric: str, change: Change) -> str:
     allowed = FALSE_ALARMS / 2 if metric == METRICS[0] else FALSE_ALARMS / 2 / (len(METRICS) - 1)
     if change.chance <= allowed:
         return "higher" if (change.estimate.value or 0.0) > 0 else "lower"
     return "no difference shown"
 
 
-def _side(metric: str, sessions: Sequence[ScoredSession], compared: int) -> Side:
-    numbers = [s.number(metric) or 0.0 for s in sessions]
-    return Side(len(numbers), statistics.fmean(numbers) if numbers else None, compared)
-
-
 def _meaning(
-    values: tuple[str, str], found: Sequence[MetricComparison], judges: int, doubtful: int
+    values: tuple[str, str], found: Sequence[Mapping[str, Any]], judges: int, doubtful: int
 ) -> Iterator[str]:
     older, newer = values
-    shown = [f"{c.metric} {c.verdict}" for c in found if c.verdict in ("higher", "lower")]
-    if all(c.verdict == "too few" for c in found):
+    shown = [f"{c['metric']} {c['verdict']}" for c in found if c["verdict"] in ("higher", "lower")]
+    if all(c["verdict"] == "too few" for c in found):
         yield "There are too few comparable sessions to show anything."
     else:
         yield f"{newer!r} against {older!r}: {', '.join(shown)}." if shown else "No difference is shown."
     total = found[0]
-    if total.verdict == "too few" and judges > 1 and min(total.first.n, total.second.n):
+    if total["verdict"] == "too few" and judges > 1 and min(total["first"]["n"], total["second"]["n"]):
         yield (
             f"{judges} judges gave the totals, and totals of different judges are not compared: "
             "`tarsy-scoring rescore --since TIME` scores all sessions with today's judge."

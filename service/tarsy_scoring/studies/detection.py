@@ -10,7 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from tarsy_scoring.studies.estimates import (
     NO_CHANGE,
@@ -86,32 +88,43 @@ class Tenure:
         return self.scores[0].scored_at
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
     """
     Whether scores changed, and why. Changes are in points, later minus earlier.
 
     Args:
-        cause: None when it cannot be decided (`meaning` says why); `none` when no change is shown.
-        is_clear: False when neither part is significant by itself; `cause` is then the likelier one.
         judge: The judge's part: how the same sessions' totals changed. Exactly 0 under one judge.
         whole: How ordinary sessions changed within strata.
         agents: `whole` minus `judge`.
         began_at: When the later group's first session ended.
-        anchors, anchors_missing: Anchors that both judges judged, and that only one of them judged.
-        compared: Ordinary sessions before and after that `whole` rests on.
+        anchors_missing: Anchors that only one of both judges judged.
+        compared_before, compared_after: Ordinary sessions that `whole` rests on.
     """
 
-    cause: Cause | None
-    is_clear: bool
+    cause: Annotated[
+        Cause | None, Field(description="`none`: no change is shown. Null: undecided; `meaning` says why.")
+    ]
+    is_clear: Annotated[
+        bool,
+        Field(
+            description="False: neither part is significant by itself; `cause` is then the likelier one, or null."
+        ),
+    ]
     judge: Estimate
     whole: Estimate
     agents: Estimate
     began_at: datetime | None
-    anchors: int
+    anchors: Annotated[int, Field(description="Anchors that both judges judged.")]
     anchors_missing: int
-    compared: tuple[int, int]
-    meaning: tuple[str, ...]
+    compared_before: int
+    compared_after: int
+    meaning: list[str]
+
+    @property
+    def is_change(self) -> bool:
+        """Whether a change is shown and its cause is named."""
+        return self.cause in ("judge", "agents", "both")
 
 
 def current_tenure(scores: Sequence[ChainScore]) -> Tenure | None:
@@ -185,21 +198,23 @@ def detect(tenure: Tenure, anchors: Collection[AnchorJudgement], look: Look) -> 
     else:
         before, after = tenure.scores[-NEWEST - WINDOW : -NEWEST], tenure.scores[-NEWEST:]
         judge, missing = NO_CHANGE, 0
-    strata = strata_of(before, after, lambda s: s.stratum, lambda s: s.total)
+    strata = strata_of(*([(s.stratum, s.total) for s in side] for side in (before, after)))
     whole = change_within(strata, confidence)
     agents = less(whole, judge, confidence)
     cause, is_clear = _cause(judge.estimate, whole.estimate, agents.estimate)
+    compared_before, compared_after = sizes_of(strata)
     return Drift(
-        cause,
-        is_clear,
-        judge.estimate,
-        whole.estimate,
-        agents.estimate,
-        min((s.at for s in after), default=None),
-        judge.estimate.n,
-        missing,
-        sizes_of(strata),
-        tuple(_meaning(cause, is_clear, judge, whole, agents)),
+        cause=cause,
+        is_clear=is_clear,
+        judge=judge.estimate,
+        whole=whole.estimate,
+        agents=agents.estimate,
+        began_at=min((s.at for s in after), default=None),
+        anchors=judge.estimate.n,
+        anchors_missing=missing,
+        compared_before=compared_before,
+        compared_after=compared_after,
+        meaning=list(_meaning(cause, is_clear, judge, whole, agents)),
     )
 
 

@@ -9,7 +9,6 @@ broker acknowledges it (at least once).
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -19,7 +18,7 @@ from pydantic_core import to_json
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.events import cloudevents_headers
-from tarsy_scoring.kafka.connect import BrokerAway, Headers
+from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import DatabaseAway
@@ -144,7 +143,11 @@ class DriftLoop:
                 await ensure_topics(self._settings, [], compacted=[self._topic])
         except TimeoutError:
             raise BrokerAway(f"the brokers could not be reached within {PUBLISH_TIMEOUT_S:g} s") from None
-        messages = [message_of(event_of(f)) for f in news]
+        # A message's key is unique, so that compaction keeps every event.
+        messages = [
+            (f"drift:{event['event_id']}".encode(), to_json(event), cloudevents_headers(event))
+            for event in map(event_of, news)
+        ]
         acknowledged = await self._publisher.publish(self._topic, messages, PUBLISH_TIMEOUT_S)
         done = [f for f, is_there in zip(news, acknowledged, strict=True) if is_there]
         await findings.mark_published(self._database, [f.event_id for f in done])
@@ -160,8 +163,3 @@ class DriftLoop:
             )
         if len(done) < len(news):
             raise BrokerAway(f"{len(news) - len(done)} of {len(news)} events were not acknowledged in time")
-
-
-def message_of(event: Mapping[str, Any]) -> tuple[bytes, bytes, Headers]:
-    """Key, value and CloudEvents 1.0 headers. The key is unique, so that compaction keeps every event."""
-    return f"drift:{event['event_id']}".encode(), to_json(event), cloudevents_headers(event)

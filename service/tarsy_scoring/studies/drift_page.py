@@ -7,12 +7,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
 from tarsy_scoring.analytics import analytics
-from tarsy_scoring.studies.drift_report import CAUSES, STATES, DriftReport, read_report
+from tarsy_scoring.studies.drift_report import CAUSES, STATES, read_report
 from tarsy_scoring.studies.estimates import in_points
-from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.pages.charts import trend_view
-from tarsy_scoring.web.pages.period import PeriodForm, period_page, requested_period
+from tarsy_scoring.web.pages.period import period_page, requested_period
 from tarsy_scoring.web.pages.words import Tone
 
 router = APIRouter(include_in_schema=False)
@@ -30,7 +30,9 @@ async def drift_page(request: Request, _: Analysing) -> HTMLResponse:
         return await period_page(request, "drift.html", form)
     context, chosen = context_of(request), form.selection
     database = context.analytics.database
-    report = await _read(context, form)
+    report = await read_report(
+        database, context.policy, chosen.chain, chosen.criteria, since=chosen.since, limit=FINDINGS_SHOWN
+    )
     newest = next((f for f in report.findings if f.is_event), None)
     chain = chosen.chain or (newest.chain_id if newest else None)
     shown = None
@@ -48,11 +50,4 @@ async def drift_page(request: Request, _: Analysing) -> HTMLResponse:
         states=STATES,
         tones=TONES,
         in_points=in_points,
-    )
-
-
-async def _read(context: AppContext, form: PeriodForm) -> DriftReport:
-    chosen, database = form.selection, context.analytics.database
-    return await read_report(
-        database, context.policy, chosen.chain, chosen.criteria, since=chosen.since, limit=FINDINGS_SHOWN
     )

@@ -11,13 +11,10 @@ Source:
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
 from scipy import special  # `scipy.stats` has the same functions for 45 MB and 0.6 s more
-
-T = TypeVar("T")
 
 FEWEST = 5  # values in each group; with fewer the intervals undercover
 FEWEST_IN_A_STRATUM = 2  # per group: a single value has no variance
@@ -65,42 +62,35 @@ class Change:
 
     estimate: Estimate
     components: Sequence[Component] = ()
-    chance: float = field(default=1.0)
+    chance: float = 1.0
 
 
 NO_CHANGE = Change(Estimate(0.0, 0.0, 0.0, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class Stratum:
-    """Two groups under the same circumstances; each has at least two values."""
-
-    first: Sequence[float]
-    second: Sequence[float]
-
-    @property
-    def weight(self) -> float:
-        """n1 * n2 / (n1 + n2), which minimises the variance when all strata vary alike."""
-        return len(self.first) * len(self.second) / (len(self.first) + len(self.second))
+Stratum = tuple[list[float], list[float]]
+"""Two groups under the same circumstances; each has at least two values."""
 
 
 def strata_of(
-    first: Iterable[T],
-    second: Iterable[T],
-    circumstances: Callable[[T], Hashable],
-    number: Callable[[T], float],
+    first: Iterable[tuple[Hashable, float]], second: Iterable[tuple[Hashable, float]]
 ) -> list[Stratum]:
-    """Sort two groups into strata by circumstances; leaves out strata where a group has too few values."""
-    groups = defaultdict[Hashable, tuple[list[float], list[float]]](lambda: ([], []))
+    """
+    Sort two groups into strata; leaves out strata where a group has too few values.
+
+    Args:
+        first, second: The circumstances of each value, and the value.
+    """
+    groups = defaultdict[Hashable, Stratum](lambda: ([], []))
     for side, members in enumerate((first, second)):
-        for member in members:
-            groups[circumstances(member)][side].append(number(member))
-    return [Stratum(*sides) for sides in groups.values() if min(map(len, sides)) >= FEWEST_IN_A_STRATUM]
+        for circumstances, value in members:
+            groups[circumstances][side].append(value)
+    return [sides for sides in groups.values() if min(map(len, sides)) >= FEWEST_IN_A_STRATUM]
 
 
 def sizes_of(strata: Sequence[Stratum]) -> tuple[int, int]:
     """How many values the first and the second group have."""
-    return sum(len(s.first) for s in strata), sum(len(s.second) for s in strata)
+    return sum(len(first) for first, _ in strata), sum(len(second) for _, second in strata)
 
 
 def change_within(strata: Sequence[Stratum], confidence: float) -> Change:
@@ -109,13 +99,14 @@ def change_within(strata: Sequence[Stratum], confidence: float) -> Change:
     if min(sizes) < FEWEST:
         few = f"{sizes[0]} and {sizes[1]} sessions share their circumstances; it takes {FEWEST} of each"
         return Change(Estimate(None, None, None, sum(sizes), few))
-    whole = math.fsum(s.weight for s in strata)
-    shares = [s.weight / whole for s in strata]
-    differences = [statistics.fmean(s.second) - statistics.fmean(s.first) for s in strata]
+    # This weight minimises the variance when all strata vary alike.
+    weights = [len(first) * len(second) / (len(first) + len(second)) for first, second in strata]
+    shares = [weight / math.fsum(weights) for weight in weights]
+    differences = [statistics.fmean(second) - statistics.fmean(first) for first, second in strata]
     components = [
         (share**2 * max(statistics.variance(side), LEAST_VARIANCE) / len(side), len(side) - 1)
-        for share, s in zip(shares, strata, strict=True)
-        for side in (s.first, s.second)
+        for share, sides in zip(shares, strata, strict=True)
+        for side in sides
     ]
     value = math.fsum(share * d for share, d in zip(shares, differences, strict=True))
     return change_of(value, components, sum(sizes), confidence)
@@ -137,9 +128,7 @@ def less(whole: Change, part: Change, confidence: float) -> Change:
     for one in (whole.estimate, part.estimate):
         if one.low is None:
             return Change(Estimate(None, None, None, whole.estimate.n, one.reason))
-    assert whole.estimate.value is not None
-    assert part.estimate.value is not None
-    value = whole.estimate.value - part.estimate.value
+    value = (whole.estimate.value or 0.0) - (part.estimate.value or 0.0)
     return change_of(value, [*whole.components, *part.components], whole.estimate.n, confidence)
 
 

@@ -18,7 +18,7 @@ from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
 from tarsy_scoring.studies import detection
 from tarsy_scoring.studies.anchors import AnchorStanding
-from tarsy_scoring.studies.detection import WINDOW, AnchorJudgement, Cause, ChainScore, Drift, Look, Tenure
+from tarsy_scoring.studies.detection import WINDOW, AnchorJudgement, ChainScore, Drift, Look, Tenure
 from tarsy_scoring.studies.estimates import Estimate
 
 MOST_READ = 3 * WINDOW  # newest scores by all judges together
@@ -48,8 +48,8 @@ LOOK_LOCK = AdvisoryLock("tarsy-scoring drift look")
 _DOUBTFUL = sorted(DOUBTFUL_FLAGS)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding(Drift):
     """What a look found. Changes are in points, later minus earlier."""
 
     event_id: UUID
@@ -59,22 +59,6 @@ class Finding:
     criteria_hash: str
     old_fingerprint: Annotated[str | None, Field(description="Null: found under one judge.")]
     new_fingerprint: str
-    cause: Annotated[Cause | None, Field(description="Null: undecided; `meaning` says why.")]
-    is_clear: Annotated[
-        bool,
-        Field(
-            description="False: neither part is significant by itself; `cause` is then the likelier one, or null."
-        ),
-    ]
-    judge: Estimate
-    whole: Estimate
-    agents: Estimate
-    began_at: datetime | None
-    anchors: Annotated[int, Field(description="Anchors that both judges judged.")]
-    anchors_missing: int
-    compared_before: int
-    compared_after: int
-    meaning: list[str]
     found_at: datetime
     is_event: Annotated[bool, Field(description="It is published as `scoring.drift_detected`.")]
     published_at: datetime | None
@@ -163,9 +147,8 @@ async def look_at(database: Database, found: Situation, now: datetime) -> Look |
         if look is None or (look == "watch" and detection.due_look(tenure, 0, ["sessions"], now) is None):
             return None
         drift = await asyncio.to_thread(detection.detect, tenure, found.judgements, look)
-        is_event = drift.cause in ("judge", "agents", "both")
-        if look == "sessions" or is_event:
-            await _keep(database, connection, found, look, drift, now, is_event=is_event)
+        if look == "sessions" or drift.is_change:
+            await _keep(database, connection, found, look, drift, now)
         return look
 
     return await database.once(work)
@@ -202,8 +185,6 @@ async def _keep(
     look: Look,
     drift: Drift,
     now: datetime,
-    *,
-    is_event: bool,
 ) -> None:
     """Store a finding in the caller's transaction; an event is published later."""
     values = {
@@ -213,11 +194,9 @@ async def _keep(
         "criteria_hash": found.tenure.scores[-1].criteria_hash or "",
         "old_fingerprint": None if look == "watch" else found.tenure.old,
         "new_fingerprint": found.tenure.fingerprint,
-        "compared_before": drift.compared[0],
-        "compared_after": drift.compared[1],
         "found_at": now,
-        "is_event": is_event,
-        **{name: value for name, value in asdict(drift).items() if name != "compared"},
+        "is_event": drift.is_change,
+        **asdict(drift),
     }
     marks = ", ".join(f"${n}" for n in range(1, len(values) + 1))
     sql = database.sql(f"INSERT INTO {{schema}}.drift_findings ({', '.join(values)}) VALUES ({marks})")

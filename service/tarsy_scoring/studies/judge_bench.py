@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -58,6 +58,7 @@ class BenchSample:
         checked, held: Citations that were checked, and those that hold.
         cost_usd: None where it is unknown.
         seconds: Time in which the provider answered.
+        is_outstanding: The provider cannot be asked now; another run may give a total.
     """
 
     total: int | None
@@ -66,6 +67,7 @@ class BenchSample:
     held: int = 0
     cost_usd: float | None = None
     seconds: float = 0.0
+    is_outstanding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,47 +89,6 @@ class JudgedSession:
         return self.known.outcome == "right"
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """
-    What one judge's judgements show; None where they show nothing.
-
-    Args:
-        auc_low, auc_high: 95 % interval; None for fewer than three incidents.
-        sd: Standard deviation over sessions.
-        n_unscored: Sessions without a score, which lose every pair.
-        citations_held: Which share held when checked.
-        cost_usd, seconds_per_score: Means per score.
-    """
-
-    n_right: int
-    n_wrong: int
-    auc: float | None
-    auc_low: float | None
-    auc_high: float | None
-    mean_right: float | None
-    mean_wrong: float | None
-    sd: float | None
-    lowest: int | None
-    highest: int | None
-    n_unscored: int
-    citations_held: float | None
-    cost_usd: float | None
-    seconds_per_score: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Misranked:
-    """A session that loses pairs (a tie is half a lost one), or has no score, with the reason."""
-
-    session_id: str
-    outcome: Outcome
-    total: int | None
-    lost: float
-    pairs: int
-    reason: str | None
-
-
 def read_known_outcomes(path: Path) -> list[KnownOutcome]:
     """
     Read sessions with outcomes, one per line, from a CSV file with a header, in UTF-8.
@@ -140,11 +101,10 @@ def read_known_outcomes(path: Path) -> list[KnownOutcome]:
     """
     found: dict[str, KnownOutcome] = {}
     with open_csv(path) as (header, lines):
-        names = {name.strip().casefold() for name in header}
-        if missing := [name for name in ("session_id", "outcome") if name not in names]:
+        if missing := [name for name in ("session_id", "outcome") if name not in header]:
             raise ConfigurationError(f"{path} has no column {missing[0]!r}")
         for line in lines:
-            one = _known_outcome({name.strip().casefold(): cell for name, cell in line.items()})
+            one = _known_outcome(line)
             if one.session_id in found:
                 raise ValueError(
                     f"the session {one.session_id} has an outcome already; keep one line of a session"
@@ -162,42 +122,41 @@ def _known_outcome(cells: Mapping[str, str]) -> KnownOutcome:
     return KnownOutcome(session_id, outcome, cells.get("source", ""), cells.get("incident") or session_id)
 
 
-def describe(sessions: Sequence[JudgedSession]) -> Arm:
-    """Describe one judge. Every session has the outcome `right` or `wrong`."""
-    totals = _totals(sessions)
-    right, wrong = [s for s in sessions if s.is_right], [s for s in sessions if not s.is_right]
+def describe(sessions: Sequence[JudgedSession]) -> dict[str, Any]:
+    """
+    Describe one judge; None stands for a figure that its judgements do not show.
+
+    Returns:
+        The 95 % interval of `auc` is None for fewer than three incidents. `sd` is the standard deviation over
+        sessions, `citations_held` the share of checked citations; cost and seconds are means per score.
+
+    Args:
+        sessions: Every session has the outcome `right` or `wrong`.
+    """
+    right = [s.total for s in sessions if s.total is not None and s.is_right]
+    wrong = [s.total for s in sessions if s.total is not None and not s.is_right]
+    totals = [*right, *wrong]
+    n_right = sum(s.is_right for s in sessions)
     samples = [sample for s in sessions for sample in s.samples]
-    cost_usd, seconds = _means_per_score(samples)
-    return Arm(
-        len(right),
-        len(wrong),
-        *auc(sessions),
-        mean_right=_mean(_totals(right)),
-        mean_wrong=_mean(_totals(wrong)),
-        sd=statistics.stdev(totals) if len(totals) > 1 else None,
-        lowest=min(totals, default=None),
-        highest=max(totals, default=None),
-        n_unscored=len(sessions) - len(totals),
-        citations_held=_share_held(samples),
-        cost_usd=cost_usd,
-        seconds_per_score=seconds,
-    )
-
-
-def _totals(sessions: Sequence[JudgedSession]) -> list[int]:
-    return [s.total for s in sessions if s.total is not None]
-
-
-def _means_per_score(samples: Sequence[BenchSample]) -> tuple[float | None, float | None]:
-    """The mean cost in US dollars, and the mean time in seconds."""
+    checked = sum(sample.checked for sample in samples)
     scored = [sample for sample in samples if sample.total is not None]
-    costs = [sample.cost_usd for sample in scored if sample.cost_usd is not None]
-    return _mean(costs), _mean([sample.seconds for sample in scored])
-
-
-def _share_held(samples: Sequence[BenchSample]) -> float | None:
-    checked = sum(s.checked for s in samples)
-    return sum(s.held for s in samples) / checked if checked else None
+    value, low, high = auc(sessions)
+    return {
+        "n_right": n_right,
+        "n_wrong": len(sessions) - n_right,
+        "auc": value,
+        "auc_low": low,
+        "auc_high": high,
+        "mean_right": _mean(right),
+        "mean_wrong": _mean(wrong),
+        "sd": statistics.stdev(totals) if len(totals) > 1 else None,
+        "lowest": min(totals, default=None),
+        "highest": max(totals, default=None),
+        "n_unscored": len(sessions) - len(totals),
+        "citations_held": sum(sample.held for sample in samples) / checked if checked else None,
+        "cost_usd": _mean([sample.cost_usd for sample in scored if sample.cost_usd is not None]),
+        "seconds_per_score": _mean([sample.seconds for sample in scored]),
+    }
 
 
 def auc(sessions: Sequence[JudgedSession]) -> tuple[float | None, float | None, float | None]:
@@ -224,24 +183,24 @@ def auc(sessions: Sequence[JudgedSession]) -> tuple[float | None, float | None, 
     return value, float(low), float(high)
 
 
-def misranked(sessions: Sequence[JudgedSession]) -> list[Misranked]:
-    """The sessions that lose a pair or tie, or have no score, most lost pairs first."""
+def misranked(sessions: Sequence[JudgedSession]) -> list[dict[str, Any]]:
+    """The sessions that lose a pair (a tie is half a lost one), or have no score, most lost pairs first."""
     won, counted, right, wrong = _pairs(sessions)
     lost = (1 - won) * counted
     found = [
-        Misranked(
-            s.known.session_id,
-            s.known.outcome,
-            s.total,
-            float(of_session),
-            int(pairs),
-            None if s.total is not None else next((one.reason for one in s.samples if one.reason), None),
-        )
+        {
+            "session_id": s.known.session_id,
+            "outcome": s.known.outcome,
+            "total": s.total,
+            "lost": float(of_session),
+            "pairs": int(pairs),
+            "reason": None if s.total is not None else s.samples[0].reason,
+        }
         for side, axis in ((right, 1), (wrong, 0))
         for s, of_session, pairs in zip(side, lost.sum(axis=axis), counted.sum(axis=axis), strict=True)
         if of_session or s.total is None
     ]
-    return sorted(found, key=lambda m: (-m.lost, m.session_id))
+    return sorted(found, key=lambda m: (-m["lost"], m["session_id"]))
 
 
 def _pairs(

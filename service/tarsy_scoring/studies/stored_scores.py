@@ -1,15 +1,9 @@
-"""
-Reads stored scores for the commands that compare versions and order judgements.
-"""
+"""Reads the stored scores of versions for `compare`."""
 
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
-from uuid import UUID
 
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.scores.latest import latest_of
-from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.studies.comparison import ScoredSession
 
 _COMPARED = latest_of(
@@ -36,16 +30,6 @@ SELECT label, count(*) AS sessions FROM {schema}.sessions m, jsonb_object_keys(m
 GROUP BY label ORDER BY label
 """
 
-ORDERED = """
-SELECT s.score_id, s.session_id, s.status, s.attempt, s.waiting_reason, s.waiting_for_text,
-       s.next_attempt_at <= now() AS is_due,
-       s.chain_id, s.chain_is_named, s.criteria, s.criteria_hash,
-       s.judge_fingerprint, s.total_score, s.judge_outcome, s.flags, s.usage, s.error_kind, s.error_message,
-       c.content -> 'bands' AS bands
-FROM {schema}.session_scores s LEFT JOIN {schema}.scoring_criteria c USING (criteria_hash)
-WHERE s.score_id = ANY($1::uuid[])
-"""
-
 
 async def scores_by_label(
     database: Database, label: str, chain: str | None, since: datetime | None
@@ -68,19 +52,3 @@ async def session_labels(database: Database) -> dict[str, int]:
     """Count the sessions that carry each label. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(SESSION_LABELS)))
     return {r["label"]: r["sessions"] for r in rows}
-
-
-async def ordered_scores(reader: Reader, ids: Sequence[UUID]) -> list[dict[str, Any]]:
-    """
-    Read the present state of scores that were requested, with their criteria's bands; leaves out erased ones.
-
-    `waiting_for` says why a pending score waits.
-
-    Raises:
-        DatabaseAway: See `Database.once`.
-    """
-    rows = await reader.database.once(lambda c: c.fetch(reader.database.sql(ORDERED), ids))
-    waits = await reader.waits([dict(r) for r in rows])
-    return [
-        {**r, "waiting_for": waits[r["score_id"]].reason if r["score_id"] in waits else None} for r in rows
-    ]

@@ -2,8 +2,9 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
-from tarsy_scoring.studies.comparison import METRICS, Comparison, MetricComparison, ScoredSession, compare_versions
+from tarsy_scoring.studies.comparison import METRICS, ScoredSession, compare_versions
 
 
 def some(
@@ -25,35 +26,35 @@ def some(
     ]
 
 
-def of(comparison: Comparison, metric: str) -> MetricComparison:
-    return next(m for m in comparison.metrics if m.metric == metric)
+def of(comparison: dict[str, Any], metric: str) -> Any:
+    return next(m for m in comparison["metrics"] if m["metric"] == metric)
 
 
 def test_a_better_version_is_shown_in_totals_alone() -> None:
     found = compare_versions([*some("v1", 60), *some("v2", 72), *some("v3", 10)], ("v1", "v2"))
 
     total = of(found, "total_score")
-    assert (total.verdict, found.sessions, found.judges) == ("higher", (60, 60), 1)
-    assert (total.difference.low or 0) < 12 < (total.difference.high or 0)
-    assert of(found, "error_rate").verdict == "no difference shown"
-    assert found.meaning[0] == "'v2' against 'v1': total_score higher."
-    assert [m.metric for m in found.metrics] == list(METRICS)
+    assert (total["verdict"], found["sessions"], found["judges"]) == ("higher", [60, 60], 1)
+    assert total["difference"]["low"] < 12 < total["difference"]["high"]
+    assert of(found, "error_rate")["verdict"] == "no difference shown"
+    assert found["meaning"][0] == "'v2' against 'v1': total_score higher."
+    assert [m["metric"] for m in found["metrics"]] == list(METRICS)
 
 
 def test_equal_versions_show_nothing() -> None:
     found = compare_versions([*some("v1", 60), *some("v2", 60)], ("v1", "v2"))
 
-    assert {m.verdict for m in found.metrics} <= {"no difference shown", "too few"}
-    assert found.meaning[0] == "No difference is shown."
+    assert {m["verdict"] for m in found["metrics"]} <= {"no difference shown", "too few"}
+    assert found["meaning"][0] == "No difference is shown."
 
 
 def test_totals_of_different_judges_are_not_compared() -> None:
     """How the agents worked needs no judge."""
     found = compare_versions([*some("v1", 60), *some("v2", 80, judge="judge-2")], ("v1", "v2"))
 
-    assert (of(found, "total_score").verdict, of(found, "pass_share").verdict) == ("too few", "too few")
-    assert of(found, "error_rate").verdict == "no difference shown"
-    assert any("totals of different judges are not compared" in sentence for sentence in found.meaning)
+    assert (of(found, "total_score")["verdict"], of(found, "pass_share")["verdict"]) == ("too few", "too few")
+    assert of(found, "error_rate")["verdict"] == "no difference shown"
+    assert any("totals of different judges are not compared" in sentence for sentence in found["meaning"])
 
 
 def test_another_mixture_of_chains_is_no_difference() -> None:
@@ -62,8 +63,8 @@ def test_another_mixture_of_chains_is_no_difference() -> None:
 
     total = of(compare_versions([*v1, *v2], ("v1", "v2")), "total_score")
 
-    assert total.verdict == "no difference shown"
-    assert (total.first.mean or 0) - (total.second.mean or 0) > 25
+    assert total["verdict"] == "no difference shown"
+    assert total["first"]["mean"] - total["second"]["mean"] > 25
 
 
 def test_doubtful_totals_are_left_out() -> None:
@@ -71,12 +72,12 @@ def test_doubtful_totals_are_left_out() -> None:
 
     found = compare_versions([*some("v1", 60), *some("v2", 60, seed=2), *doubtful], ("v1", "v2"))
 
-    assert (found.doubtful, of(found, "total_score").second.n) == (60, 60)
-    assert any("flagged as doubtful: 60" in sentence for sentence in found.meaning)
+    assert (found["doubtful"], of(found, "total_score")["second"]["n"]) == (60, 60)
+    assert any("flagged as doubtful: 60" in sentence for sentence in found["meaning"])
 
 
 def test_few_sessions_show_nothing() -> None:
     found = compare_versions([*some("v1", 60, 4), *some("v2", 90, 4)], ("v1", "v2"))
 
-    assert {m.verdict for m in found.metrics} == {"too few"}
-    assert found.meaning[0] == "There are too few comparable sessions to show anything."
+    assert {m["verdict"] for m in found["metrics"]} == {"too few"}
+    assert found["meaning"][0] == "There are too few comparable sessions to show anything."

@@ -119,7 +119,7 @@ def test_anchors_alone_show_a_changed_judge() -> None:
 def test_under_one_judge_every_change_is_the_agents(mean: float, cause: Cause) -> None:
     found = detect(Tenure(OLD, [*scores(OLD, 60, 300), *scores(OLD, mean, NEWEST, start=300)]), [], "watch")
 
-    assert (found.cause, found.judge.value, found.compared) == (cause, 0, (300, NEWEST))
+    assert (found.cause, found.judge.value, found.compared_before, found.compared_after) == (cause, 0, 300, NEWEST)
     assert found.agents == found.whole
 
 

@@ -8,7 +8,6 @@ from scipy import stats
 from tarsy_scoring.studies.estimates import (
     NO_CHANGE,
     Estimate,
-    Stratum,
     change_within,
     in_points,
     less,
@@ -22,7 +21,7 @@ SECOND = [DICE.gauss(66, 20) for _ in range(25)]
 
 
 def test_one_stratum_gives_the_test_of_welch() -> None:
-    found, expected = change_within([Stratum(FIRST, SECOND)], 0.95), stats.ttest_ind(SECOND, FIRST, equal_var=False)
+    found, expected = change_within([(FIRST, SECOND)], 0.95), stats.ttest_ind(SECOND, FIRST, equal_var=False)
     interval = expected.confidence_interval(0.95)
 
     assert (found.estimate.low, found.estimate.high) == pytest.approx((interval.low, interval.high))
@@ -35,7 +34,7 @@ def test_strata_are_weighted_by_the_information_in_them() -> None:
     before = [("easy", n) for n in easy] + [("hard", n) for n in hard[:4]] + [("alone", 50.0)]
     after = [("easy", n) for n in easy[:4]] + [("hard", n) for n in hard]
 
-    strata = strata_of(before, after, lambda one: one[0], lambda one: one[1])
+    strata = strata_of(before, after)
 
     assert len(strata) == 2
     assert change_within(strata, 0.95).estimate.value == pytest.approx(0)
@@ -51,7 +50,7 @@ def test_pairs_give_the_paired_test() -> None:
 
 
 def test_a_part_is_subtracted_with_its_error() -> None:
-    whole, part = change_within([Stratum(FIRST, SECOND)], 0.95), paired_change([5.0, 7.0, 6.0, 8.0, 4.0], 0.95)
+    whole, part = change_within([(FIRST, SECOND)], 0.95), paired_change([5.0, 7.0, 6.0, 8.0, 4.0], 0.95)
     rest = less(whole, part, 0.95)
 
     assert rest.estimate.value == pytest.approx((whole.estimate.value or 0) - 6)
@@ -60,7 +59,7 @@ def test_a_part_is_subtracted_with_its_error() -> None:
 
 
 def test_too_few_values_have_a_reason() -> None:
-    few = change_within([Stratum([1.0, 2.0], [3.0, 4.0])], 0.95)
+    few = change_within([([1.0, 2.0], [3.0, 4.0])], 0.95)
 
     assert (few.estimate.value, few.estimate.significance, few.chance) == (None, None, 1.0)
     assert few.estimate.reason == "2 and 2 sessions share their circumstances; it takes 5 of each"

@@ -52,7 +52,7 @@ def test_the_interval_takes_incidents_as_observations() -> None:
 def test_sessions_that_lose_pairs_come_first() -> None:
     found = misranked(sessions(("right", 80), ("right", None), ("wrong", 80), ("wrong", 20)))
 
-    assert [(m.session_id, m.lost, m.pairs, m.reason) for m in found] == [
+    assert [(m["session_id"], m["lost"], m["pairs"], m["reason"]) for m in found] == [
         ("bank-1", 2.0, 2, "why"),
         ("bank-2", 1.5, 2, None),
         ("bank-3", 1.0, 2, None),

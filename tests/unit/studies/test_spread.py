@@ -21,26 +21,21 @@ def test_bands_are_in_order_and_hold_rounded_totals() -> None:
 
 
 def test_flip_rate_is_the_share_of_pairs_in_different_bands() -> None:
-    cases: list[tuple[list[float], float, int, dict[str, int]]] = [
-        ([60, 61, 62, 63, 64], 0.0, 0, {"50-74": 5}),
-        ([48, 60, 60, 60, 60], 0.4, 4, {"50-74": 4, "0-49": 1}),
-        ([48, 49, 50, 51, 52], 0.6, 6, {"50-74": 3, "0-49": 2}),
-        ([40, 60, 80], 1.0, 3, {"0-49": 1, "50-74": 1, "75-100": 1}),
-    ]
-
-    for totals, rate, flipped, by_band in cases:
-        found = flip_rate(totals)
-        assert (found.rate, found.flipped, found.pairs) == (pytest.approx(rate), flipped, math.comb(len(totals), 2))
-        assert (dict(found.by_band), found.reason) == (by_band, None)
-    assert (flip_rate([55, 62]).rate, flip_rate([55, 62], OUTCOME_BANDS).rate) == (0, 1)
-    assert (flip_rate([]).rate, flip_rate([]).reason) == (None, "a flip takes two judgements; there is none")
-    assert flip_rate([60]).reason == "a flip takes two judgements; there is one"
+    for bands, rate, by_band in (
+        ("aaaaa", 0.0, {"a": 5}),
+        ("baaaa", 0.4, {"a": 4, "b": 1}),
+        ("bbaaa", 0.6, {"a": 3, "b": 2}),
+        ("abc", 1.0, {"a": 1, "b": 1, "c": 1}),
+    ):
+        found = flip_rate(list(bands))
+        assert (found["rate"], found["flipped"]) == (pytest.approx(rate), rate * found["pairs"])
+        assert {one["band"]: one["count"] for one in found["by_band"]} == by_band
+    assert [flip_rate(few)["rate"] for few in ([], ["a"])] == [None, None]
 
 
 def test_spread_equals_that_worked_by_hand() -> None:
     found = spread([60, 70, 64, 66])
 
-    assert (found.n, found.lowest, found.highest, found.width, found.mean, found.median) == (4, 60, 70, 10, 65, 64)
-    assert found.standard_deviation == pytest.approx(math.sqrt((25 + 25 + 1 + 1) / 3))
-    assert (spread([]).width, spread([]).reason) == (None, "there is no judgement")
-    assert (spread([60]).lowest, spread([60]).width, spread([60]).reason) == (60, None, "one judgement has no spread")
+    assert found.pop("standard_deviation") == pytest.approx(math.sqrt((25 + 25 + 1 + 1) / 3))
+    assert found == {"n": 4, "lowest": 60, "highest": 70, "width": 10, "mean": 65, "median": 64, "reason": None}
+    assert (spread([60])["lowest"], spread([60])["width"], spread([])["lowest"]) == (60, None, None)

@@ -3,7 +3,6 @@
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -17,13 +16,13 @@ from tarsy_scoring.commands.shared import (
     print_json,
     run_on_parts,
     sessions_argument,
-    settings_of_environment,
 )
 from tarsy_scoring.queue.selection import CostEstimate, estimate_of
 from tarsy_scoring.studies import anchors as anchor_sessions
 from tarsy_scoring.studies.anchors import Anchor, State
 from tarsy_scoring.studies.commands.judging import (
     OrderedJudgement,
+    cost_in_words,
     cost_of,
     status_of,
     timeout_option,
@@ -123,11 +122,10 @@ def remove(sessions: list[str], as_json: bool) -> None:
 def list_anchors(as_json: bool) -> None:
     """List all anchors with their progress under today's judge."""
     found = run_on_parts(lambda parts: anchor_sessions.standing(parts.database, parts.inbox.policy))
-    document = {"anchors": [asdict(a) for a in found.anchors], "judges": [asdict(j) for j in found.judges]}
     if as_json:
-        print_json(document)
+        print_json(found)
     elif found.anchors:
-        print_study("anchors.txt", document | {"states": STATES})
+        print_study("anchors.txt", {"anchors": found.anchors, "judges": found.judges, "states": STATES})
     else:
         click.echo("there are no anchors; draw some with `tarsy-scoring anchors add --sample 40`")
 
@@ -145,23 +143,39 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
     workers gave up. Exit status 1: not every requested judgement produced a total in time; outstanding ones
     continue.
     """
-    settings = settings_of_environment()
 
-    async def work(parts: "Parts") -> int:
+    async def work(parts: "Parts") -> tuple[Sequence[Anchor], CostEstimate, list[OrderedJudgement]]:
         found = await anchor_sessions.standing(parts.database, parts.inbox.policy)
         wanted = [a for a in found.anchors if a.state in WANTED]
         estimate = await estimate_of(parts.database, {a.session_id: a.chain_id for a in wanted})
         if not as_json:
             _print_plan(found.anchors, estimate)
-        made: list[OrderedJudgement] = []
-        if yes and wanted:
-            await audited(parts.database, "order", command="anchors run", judgements=len(wanted))
-            scores = await anchor_sessions.ask(parts.inbox, found, by=asker(), states=WANTED)
-            made = list((await wait_for(parts.reader, scores, timeout_s)).values())
-        _print_end(found.anchors, estimate, made, yes=yes, as_json=as_json)
-        return status_of(made)
+        if not yes or not wanted:
+            return found.anchors, estimate, []
+        await audited(parts.database, "order", command="anchors run", judgements=len(wanted))
+        scores = await anchor_sessions.ask(parts.inbox, found, by=asker(), states=WANTED)
+        return found.anchors, estimate, list((await wait_for(parts.reader, scores, timeout_s)).values())
 
-    sys.exit(run_on_parts(work, settings))
+    found, estimate, made = run_on_parts(work)
+    outstanding = sum(j.is_outstanding for j in made)
+    if as_json:
+        print_json(
+            {
+                "anchors": len(found),
+                "states": Counter(a.state for a in found),
+                "lacking": estimate.sessions,
+                "asked": len(made),
+                "outstanding": outstanding,
+                "estimate": estimate_document(estimate),
+                "cost": cost_of(made),
+                "judgements": made,
+            }
+        )
+    elif made:
+        _print_made(made, outstanding)
+    elif estimate.sessions and not yes:
+        click.echo("nothing was requested; add --yes to request it")
+    sys.exit(status_of(made))
 
 
 def _print_plan(found: Sequence[Anchor], estimate: CostEstimate) -> None:
@@ -175,39 +189,11 @@ def _print_plan(found: Sequence[Anchor], estimate: CostEstimate) -> None:
         show_estimate(estimate)
 
 
-def _print_end(
-    found: Sequence[Anchor],
-    estimate: CostEstimate,
-    made: list[OrderedJudgement],
-    *,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    outstanding = sum(j.is_outstanding for j in made)
-    if as_json:
-        print_json(
-            {
-                "anchors": len(found),
-                "states": Counter(a.state for a in found),
-                "lacking": estimate.sessions,
-                "asked": len(made),
-                "outstanding": outstanding,
-                "estimate": estimate_document(estimate),
-                "cost": asdict(cost_of(made)),
-                "judgements": [{"session_id": j.session_id} | j.document() for j in made],
-            }
-        )
-    elif made:
-        _print_made(made, outstanding)
-    elif estimate.sessions and not yes:
-        click.echo("nothing was requested; add --yes to request it")
-
-
 def _print_made(made: Sequence[OrderedJudgement], outstanding: int) -> None:
     without = sum(j.total_score is None and not j.is_outstanding for j in made)
     click.echo(
         f"{len(made) - outstanding - without} judged, {without} without a total, {outstanding} outstanding"
     )
-    click.echo(f"cost: {cost_of(made)}")
+    click.echo(f"cost: {cost_in_words(made)}")
     if outstanding:
         click.echo("outstanding judgements continue; `tarsy-scoring anchors list` shows them")

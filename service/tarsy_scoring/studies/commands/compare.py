@@ -3,13 +3,12 @@
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import click
-from click.core import ParameterSource
 
 from tarsy_scoring.commands.shared import (
     counted,
@@ -28,7 +27,7 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.studies.commands.judging import (
     OrderedJudgement,
-    StudyRun,
+    cost_in_words,
     cost_of,
     follow,
     run_options,
@@ -43,32 +42,8 @@ from tarsy_scoring.studies.stored_scores import scores_by_label, session_labels
 if TYPE_CHECKING:
     from tarsy_scoring.wiring import Parts
 
-# Options that only one of the two modes has: parameter of `compare`, and the option at the command line.
-_LABEL_OPTIONS = {
-    "values": "--values",
-    "chain": "--chain",
-    "since": "--since",
-}
-_CRITERIA_OPTIONS = {"sessions": "SESSION", "timeout_s": "--timeout", "run_id": "--run"}
-
-
 # Metrics that are always printed; the others only where they show a difference. --json has them all.
 MAIN_METRICS = ("total_score", "pass_share", "error_rate", "help_invocations")
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One session's judgements under both criteria."""
-
-    first: OrderedJudgement
-    second: OrderedJudgement
-
-    @property
-    def difference(self) -> int | None:
-        """The second total minus the first; None if one is missing."""
-        if self.first.total_score is None or self.second.total_score is None:
-            return None
-        return self.second.total_score - self.first.total_score
 
 
 @click.command()
@@ -92,9 +67,7 @@ class Pair:
 )
 @run_options
 @json_option
-@click.pass_context
 def compare(
-    context: click.Context,
     sessions: list[str],
     label: str | None,
     values: tuple[str, str] | None,
@@ -120,27 +93,14 @@ def compare(
     if (label is None) == (criteria is None):
         raise click.UsageError("choose a comparison: --label NAME, or --criteria A B SESSION...")
     if label is not None:
-        _refuse_options(context, "--criteria", _CRITERIA_OPTIONS)
+        if sessions or run_id is not None:
+            raise click.UsageError("sessions and --run go with --criteria")
         document = _compare_label(settings, label, values, chain, since)
         print_json(document) if as_json else print_versions(document)
     elif criteria is not None:
-        _refuse_options(context, "--label", _LABEL_OPTIONS)
-        _compare_criteria(settings, criteria, sessions, timeout_s, run_id, as_json)
-
-
-def _refuse_options(context: click.Context, owner: str, options: Mapping[str, str]) -> None:
-    """
-    Refuse the other mode's options.
-
-    Args:
-        owner: The option that chooses the other mode.
-
-    Raises:
-        click.UsageError: Naming the first such option.
-    """
-    for name, written in options.items():
-        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE and context.params[name]:
-            raise click.UsageError(f"{written} goes with {owner}")
+        if values or chain or since:
+            raise click.UsageError("--values, --chain and --since go with --label")
+        _compare_criteria(settings, criteria, sessions, timeout_s, run_id or uuid4(), as_json)
 
 
 # --- two values of a label -----------------------------------------------------------------------------
@@ -156,8 +116,8 @@ def _compare_label(
     if values and values[0] == values[1]:
         raise click.UsageError("--values takes two different values")
     found = run_on_parts(lambda parts: _read_label(parts, label, chain, since), settings)
-    comparison = compare_versions(found, choose_values(label, found, values))
-    return {"label": label, "chain": chain, "since": since} | asdict(comparison)
+    chosen = choose_values(label, found, values)
+    return {"label": label, "chain": chain, "since": since} | compare_versions(found, chosen)
 
 
 def print_versions(document: Mapping[str, Any]) -> None:
@@ -184,12 +144,8 @@ async def _read_label(
     labels = (
         ", ".join(f"{name} ({counted(n, 'session')})" for name, n in carried.items()) or "no session has one"
     )
-    among = "".join(
-        (
-            f" of chain {chain!r}" if chain else "",
-            f" that ended since {since:%Y-%m-%d %H:%M}" if since else "",
-        )
-    )
+    among = f" of chain {chain!r}" if chain else ""
+    among += f" that ended since {since:%Y-%m-%d %H:%M}" if since else ""
     raise ScoringError(
         f"nothing to compare: no scored session{among} has the label {label!r}; labels: {labels}"
     )
@@ -232,7 +188,7 @@ def _compare_criteria(
     criteria: tuple[str, str],
     sessions: Sequence[str],
     timeout_s: float,
-    run_id: UUID | None,
+    run_id: UUID,
     as_json: bool,
 ) -> None:
     if not sessions:
@@ -245,43 +201,38 @@ def _compare_criteria(
     for name in criteria:
         require_criteria(registry, name)
     orders = [Order(session, "shadow", name) for session in sessions for name in criteria]
-    ordered = StudyRun(run_id or uuid4(), ["compare", "--criteria", *criteria, *sessions], orders)
-    judgements = run(follow(settings, ordered, timeout_s))
-    document = document_of(ordered.run_id, criteria, pairs_of(judgements, criteria))
+    arguments = ["compare", "--criteria", *criteria, *sessions]
+    judgements = run(follow(settings, run_id, arguments, orders, timeout_s))
+    document = document_of(run_id, criteria, sessions, judgements)
     if as_json:
         print_json(document)
     else:
-        print_study("criteria_pairs.txt", document | {"cost_in_words": str(cost_of(judgements.values()))})
+        print_study("criteria_pairs.txt", document | {"cost_in_words": cost_in_words(judgements.values())})
     sys.exit(status_of(judgements.values()))
 
 
-def pairs_of(judgements: Mapping[Order, OrderedJudgement], criteria: tuple[str, str]) -> list[Pair]:
-    """Each session's two judgements, in session order."""
-    sessions = dict.fromkeys(order.session_id for order in judgements)
-    first, second = (
-        {o.session_id: j for o, j in judgements.items() if o.criteria == name} for name in criteria
-    )
-    return [Pair(first[session], second[session]) for session in sessions]
-
-
-def document_of(run_id: UUID, criteria: tuple[str, str], pairs: Sequence[Pair]) -> dict[str, Any]:
-    """JSON document: every pair, and a summary that describes the differences."""
-    judgements = [j for p in pairs for j in (p.first, p.second)]
-    hashes = {j.criteria: j.criteria_hash for j in judgements}
-    found = [p.difference for p in pairs if p.difference is not None]
+def document_of(
+    run_id: UUID,
+    criteria: tuple[str, str],
+    sessions: Sequence[str],
+    judgements: Mapping[Order, OrderedJudgement],
+) -> dict[str, Any]:
+    """JSON document: every session, and a summary that describes the differences."""
+    hashes = {j.criteria: j.criteria_hash for j in judgements.values()}
+    compared, differences = list[dict[str, Any]](), list[int]()
+    for session in sessions:
+        first, second = (judgements[Order(session, "shadow", name)] for name in criteria)
+        difference = None
+        if first.total_score is not None and second.total_score is not None:
+            difference = second.total_score - first.total_score
+            differences.append(difference)
+        compared.append({"session_id": session, "judgements": [first, second], "difference": difference})
     return {
         "run_id": run_id,
         "criteria": [{"name": name, "criteria_hash": hashes.get(name)} for name in criteria],
-        "outstanding": sum(j.is_outstanding for j in judgements),
-        "sessions": [
-            {
-                "session_id": p.first.session_id,
-                "judgements": [p.first.document(), p.second.document()],
-                "difference": p.difference,
-            }
-            for p in pairs
-        ],
-        "differences": asdict(spread(found)),
-        "mean_difference": asdict(paired_change(found, CONFIDENCE).estimate),
-        "cost": asdict(cost_of(judgements)),
+        "outstanding": sum(j.is_outstanding for j in judgements.values()),
+        "sessions": compared,
+        "differences": spread(differences),
+        "mean_difference": asdict(paired_change(differences, CONFIDENCE).estimate),
+        "cost": cost_of(judgements.values()),
     }

@@ -3,7 +3,6 @@
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import chain
 from typing import Any
 from uuid import UUID, uuid4
@@ -20,10 +19,9 @@ from tarsy_scoring.commands.shared import (
 )
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.inbox import Order
-from tarsy_scoring.scores.bands import bands_of
 from tarsy_scoring.studies.commands.judging import (
     OrderedJudgement,
-    StudyRun,
+    cost_in_words,
     cost_of,
     follow,
     run_options,
@@ -61,13 +59,13 @@ def consistency(
         require_criteria(load_criteria(settings.config.criteria_dirs), criteria)
         arguments += ["--criteria", criteria]
     orders = [Order(session, "consistency", criteria, number) for number in range(1, count + 1)]
-    ordered = StudyRun(run_id or uuid4(), arguments, orders)
-    judgements = list(run(follow(settings, ordered, timeout_s)).values())
-    document = document_of(ordered.run_id, judgements)
+    run_id = run_id or uuid4()
+    judgements = list(run(follow(settings, run_id, arguments, orders, timeout_s)).values())
+    document = document_of(run_id, judgements)
     if as_json:
         print_json(document)
     else:
-        print_study("consistency.txt", document | {"cost_in_words": str(cost_of(judgements))})
+        print_study("consistency.txt", document | {"cost_in_words": cost_in_words(judgements)})
     sys.exit(status_of(judgements))
 
 
@@ -83,15 +81,9 @@ def document_of(run_id: UUID, judgements: Sequence[OrderedJudgement]) -> dict[st
         "judge_fingerprints": sorted({j.judge_fingerprint for j in judgements if j.judge_fingerprint}),
         "outstanding": sum(j.is_outstanding for j in judgements),
         "totals": totals,
-        "spread": asdict(spread(totals)),
-        "flip_rate": _flip_document(totals, judgements),
+        "spread": spread(totals),
+        "flip_rate": flip_rate([j.band for j in judgements if j.total_score is not None]),
         "flags": Counter(chain.from_iterable(j.flags for j in judgements)),
-        "cost": asdict(cost_of(judgements)),
-        "judgements": [j.document() for j in judgements],
+        "cost": cost_of(judgements),
+        "judgements": judgements,
     }
-
-
-def _flip_document(totals: Sequence[int], judgements: Sequence[OrderedJudgement]) -> dict[str, Any]:
-    bands = next((j.bands for j in judgements if j.total_score is not None), None)
-    flips = flip_rate(totals, bands_of(bands or {}))
-    return asdict(flips) | {"by_band": [{"band": b, "count": n} for b, n in flips.by_band.items()]}

@@ -1,11 +1,11 @@
 """`judge-bench LABELS.csv`: measures how well judges tell right conclusions from wrong ones."""
 
+import itertools
 import os
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import groupby, product
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, Unscorable
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
-from tarsy_scoring.studies.bench import Job, Judged, LiveJudges, Planned, Recordings, judge_all, plan
+from tarsy_scoring.studies.bench import Job, LiveJudges, Planned, Recordings, judge_all, plan
 from tarsy_scoring.studies.commands.texts import print_study
 from tarsy_scoring.studies.judge_bench import (
     BenchSample,
@@ -157,11 +157,11 @@ def judge_bench(
     )
     recordings = Recordings(cache or _default_cache())
 
-    async def work() -> tuple[Bench, list[Planned], list[Judged]]:
+    async def work() -> tuple[Bench, list[Planned], list[BenchSample]]:
         opened = source or open_timeline_source(settings)
         try:
             bench = await read_bench(
-                opened.fetch_timeline, known, list(product(criteria, providers)), samples
+                opened.fetch_timeline, known, list(itertools.product(criteria, providers)), samples
             )
         finally:
             await opened.close()
@@ -180,16 +180,11 @@ def judge_bench(
 
 async def _judge_planned(
     settings: Settings, planned: Sequence[Planned], recordings: Recordings
-) -> list[Judged]:
-    live, asked = LiveJudges(settings), Counter[bool]()
+) -> list[BenchSample]:
+    live, done = LiveJudges(settings), itertools.count(1)
     try:
-        with progress_bar("judging", sum(p.calls > 0 for p in planned)) as show:
-
-            def count(one: Planned) -> None:
-                asked[one.calls > 0] += 1
-                show(asked[True])
-
-            return await judge_all(settings, planned, recordings, live.ask_of, count)
+        with progress_bar("judging", len(planned)) as show:
+            return await judge_all(settings, planned, recordings, live.ask_of, lambda: show(next(done)))
     finally:
         await live.close()
 
@@ -242,7 +237,11 @@ async def read_bench(
         except Unscorable as error:
             unreadable[one.session_id] = f"{error.error_kind}: {error}"
     if missing:
-        raise _not_in_source(missing, chosen)
+        names = ", ".join(missing[:_MOST_NAMED]) + (", ..." if len(missing) > _MOST_NAMED else "")
+        raise ConfigurationError(
+            f"the source does not have {len(missing)} of {counted(len(chosen), 'labelled session')} ({names}): "
+            "name the folder that has them with --sessions, or remove their lines"
+        )
     return Bench(
         chosen,
         {name: sum(k.outcome == name for k in known) for name in ("partial", "unknown")},
@@ -250,14 +249,6 @@ async def read_bench(
         unreadable,
         judges,
         samples,
-    )
-
-
-def _not_in_source(missing: Sequence[str], chosen: Sequence[KnownOutcome]) -> ConfigurationError:
-    names = ", ".join(missing[:_MOST_NAMED]) + (", ..." if len(missing) > _MOST_NAMED else "")
-    return ConfigurationError(
-        f"the source does not have {len(missing)} of {counted(len(chosen), 'labelled session')} ({names}): "
-        "name the folder that has them with --sessions, or remove their lines"
     )
 
 
@@ -297,22 +288,17 @@ def _ask_first(planned: Sequence[Planned], *, yes: bool) -> None:
     click.echo(f"{counted(len(to_ask) + recorded, 'judgement')}, {recorded} of them recorded", err=True)
     if not to_ask:
         return
+    costs = [p.cost_usd for p in to_ask if p.cost_usd is not None]
+    is_known = len(costs) == len(to_ask)
+    cost = f"up to {usd(sum(costs))}" if is_known else "at an unknown cost (no prices are configured)"
     click.echo(
-        f"{counted(calls, 'call')} with full answers {_cost_of(to_ask)}; reminders and repairs not counted",
-        err=True,
+        f"{counted(calls, 'call')} with full answers {cost}; reminders and repairs not counted", err=True
     )
     if yes:
         return
     if not _is_terminal():
         raise click.UsageError("nothing was asked: there is no terminal to confirm these calls at; add --yes")
     click.confirm("Make these calls?", abort=True, err=True)
-
-
-def _cost_of(planned: Sequence[Planned]) -> str:
-    costs = [p.cost_usd for p in planned if p.cost_usd is not None]
-    if len(costs) < len(planned):
-        return "at an unknown cost (no prices are configured)"
-    return f"up to {usd(sum(costs))}"
 
 
 def _is_terminal() -> bool:
@@ -323,16 +309,30 @@ def _is_terminal() -> bool:
 
 
 def document_of(
-    settings: Settings, bench: Bench, planned: Sequence[Planned], judged: Sequence[Judged]
+    settings: Settings, bench: Bench, planned: Sequence[Planned], judged: Sequence[BenchSample]
 ) -> dict[str, Any]:
-    """JSON document: an arm for each criteria and provider, and the sessions ranked wrongly."""
-    by_judge = {key: _samples_by_session(of_judge) for key, of_judge in groupby(judged, _judge_of)}
+    """
+    JSON document: an arm for each criteria and provider, and the sessions ranked wrongly.
+
+    Args:
+        judged: The sample of each planned judgement.
+    """
+    samples = defaultdict[tuple[str, str, str], list[BenchSample]](list)
+    for one, sample in zip(planned, judged, strict=True):
+        samples[one.job.criteria.name, one.job.provider, one.job.timeline.session_id].append(sample)
     arms, wrongly = list[dict[str, Any]](), list[dict[str, Any]]()
     for criteria, provider in bench.judges:
         arm = {"criteria": criteria.name, "provider": provider}
-        sessions = _judged_sessions(bench, by_judge.get((criteria.name, provider), {}))
-        arms.append(arm | asdict(describe(sessions)) | {"model": settings.config.providers[provider].model})
-        wrongly += [arm | asdict(one) for one in misranked(sessions)]
+        sessions = [
+            JudgedSession(
+                known,
+                samples[criteria.name, provider, known.session_id]
+                or [BenchSample(None, bench.unreadable[known.session_id])],
+            )
+            for known in bench.known
+        ]
+        arms.append(arm | describe(sessions) | {"model": settings.config.providers[provider].model})
+        wrongly += [arm | one for one in misranked(sessions)]
     return {
         "labels": {
             "judged": len(bench.known),
@@ -343,27 +343,8 @@ def document_of(
         "judgements": {
             "recorded": sum(p.key is not None and not p.calls for p in planned),
             "asked": sum(p.calls > 0 for p in planned),
-            "outstanding": sum(j.is_outstanding for j in judged),
+            "outstanding": sum(sample.is_outstanding for sample in judged),
         },
         "arms": arms,
         "misranked": wrongly,
     }
-
-
-def _samples_by_session(judged: Iterable[Judged]) -> dict[str, list[BenchSample]]:
-    return {session: [j.sample for j in group] for session, group in groupby(judged, _session_of)}
-
-
-def _judge_of(judged: Judged) -> tuple[str, str]:
-    return judged.job.criteria.name, judged.job.provider
-
-
-def _session_of(judged: Judged) -> str:
-    return judged.job.timeline.session_id
-
-
-def _judged_sessions(bench: Bench, samples: Mapping[str, Sequence[BenchSample]]) -> list[JudgedSession]:
-    return [
-        JudgedSession(k, samples.get(k.session_id) or [BenchSample(None, bench.unreadable[k.session_id])])
-        for k in bench.known
-    ]

@@ -10,12 +10,12 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
 import click
+from pydantic import BaseModel
 
 from tarsy_scoring.commands.shared import FAILED, FiniteRange, asker, audited, progress_bar, usd
 from tarsy_scoring.config.settings import Settings
@@ -24,7 +24,6 @@ from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.scores.bands import band_of, bands_of
 from tarsy_scoring.scores.reader import Reader
-from tarsy_scoring.studies.stored_scores import ordered_scores
 from tarsy_scoring.wiring import open_migrated_parts
 
 POLL_S = 0.5
@@ -33,9 +32,25 @@ TIMEOUT_S = 600.0
 NO_WORKER = "no worker is free. Start one with `tarsy-scoring worker`"
 
 
-@dataclass(frozen=True, slots=True)
-class OrderedJudgement:
-    """An ordered score's state, with fields as in the score document."""
+ORDERED = """
+SELECT s.score_id, s.session_id, s.status, s.attempt, s.waiting_reason, s.waiting_for_text,
+       s.next_attempt_at <= now() AS is_due,
+       s.chain_id, s.chain_is_named, s.criteria, s.criteria_hash,
+       s.judge_fingerprint, s.total_score, s.judge_outcome, s.flags, s.usage, s.error_kind, s.error_message,
+       c.content -> 'bands' AS bands
+FROM {schema}.session_scores s LEFT JOIN {schema}.scoring_criteria c USING (criteria_hash)
+WHERE s.score_id = ANY($1::uuid[])
+"""
+
+
+class OrderedJudgement(BaseModel):
+    """
+    An ordered score's state, with fields as in the score document.
+
+    Args:
+        waiting_for: Why a pending score waits.
+        band: The total's band under the criteria; None without a total or between two bands.
+    """
 
     score_id: UUID
     session_id: str
@@ -46,71 +61,44 @@ class OrderedJudgement:
     criteria_hash: str | None
     judge_fingerprint: str | None
     total_score: int | None
+    band: str | None
     judge_outcome: str | None
-    flags: Sequence[str]
-    usage: Mapping[str, Any] | None
+    flags: list[str]
+    usage: dict[str, Any] | None
     error_kind: str | None
     error_message: str | None
-    bands: Mapping[str, Sequence[int]] | None = None
 
     @property
     def is_outstanding(self) -> bool:
         """Whether it has not ended yet."""
         return self.status in ("pending", "in_progress")
 
-    @property
-    def band(self) -> str | None:
-        """The total's band under the criteria; None without a total or between two bands."""
-        return None if self.total_score is None else band_of(self.total_score, bands_of(self.bands or {}))
 
-    def document(self) -> dict[str, Any]:
-        """JSON document."""
-        shown = (
-            "score_id",
-            "status",
-            "total_score",
-            "judge_outcome",
-            "flags",
-            "usage",
-            "error_kind",
-            "error_message",
-        )
-        return {name: getattr(self, name) for name in shown} | {
-            "band": self.band,
-            "waiting_for": self.waiting_for,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
+def cost_of(judgements: Iterable[OrderedJudgement]) -> dict[str, Any]:
     """
-    What ended judgements took in tokens and money.
+    Add up the `tokens` and `cost_usd` of ended judgements; None where none reports it.
 
-    Each is the sum over the judgements that report it, and None if none does. `unknown` is the number of
-    ended judgements without a known cost.
+    `unknown` is the number of ended judgements without a known cost.
     """
-
-    tokens: int | None
-    cost_usd: float | None
-    unknown: int
-
-    def __str__(self) -> str:
-        cost = "unknown" if self.cost_usd is None else usd(self.cost_usd)
-        known = cost if self.tokens is None else f"{cost}, {self.tokens:,} tokens"
-        return f"{known}; unknown for {self.unknown}" if self.unknown and self.cost_usd is not None else known
-
-
-def cost_of(judgements: Iterable[OrderedJudgement]) -> Cost:
-    """Add up tokens and cost. A judgement with unknown usage or price contributes nothing."""
     usages = [j.usage or {} for j in judgements if not j.is_outstanding]
     costs = [u["cost_usd"] for u in usages if u.get("cost_usd") is not None]
-    return Cost(_tokens_of(usages), math.fsum(costs) if costs else None, len(usages) - len(costs))
-
-
-def _tokens_of(usages: Iterable[Mapping[str, Any]]) -> int | None:
     counted = [(u.get("input_tokens"), u.get("output_tokens")) for u in usages]
     tokens = [i + o for i, o in counted if i is not None and o is not None]
-    return sum(tokens) if tokens else None
+    return {
+        "tokens": sum(tokens) if tokens else None,
+        "cost_usd": math.fsum(costs) if costs else None,
+        "unknown": len(usages) - len(costs),
+    }
+
+
+def cost_in_words(judgements: Iterable[OrderedJudgement]) -> str:
+    """What ended judgements took, for people."""
+    cost = cost_of(judgements)
+    known = "unknown" if cost["cost_usd"] is None else usd(cost["cost_usd"])
+    if cost["tokens"] is not None:
+        known += f", {cost['tokens']:,} tokens"
+    is_partial = cost["unknown"] and cost["cost_usd"] is not None
+    return f"{known}; unknown for {cost['unknown']}" if is_partial else known
 
 
 def status_of(judgements: Iterable[OrderedJudgement]) -> int:
@@ -119,25 +107,6 @@ def status_of(judgements: Iterable[OrderedJudgement]) -> int:
 
 
 # --- a run ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StudyRun:
-    """
-    What a command orders, and the command line that shows them again.
-
-    Args:
-        arguments: The command's arguments, without `--run`.
-    """
-
-    run_id: UUID
-    arguments: Sequence[str]
-    orders: Sequence[Order]
-
-    @property
-    def again(self) -> str:
-        """The command that shows this run later."""
-        return shlex.join(["tarsy-scoring", *self.arguments, "--run", str(self.run_id)])
 
 
 timeout_option = click.option(
@@ -159,34 +128,40 @@ def run_options(command: Any) -> Any:
     return timeout_option(add_run(command))
 
 
-async def follow(settings: Settings, run: StudyRun, timeout_s: float) -> dict[Order, OrderedJudgement]:
+async def follow(
+    settings: Settings, run_id: UUID, arguments: Sequence[str], orders: Sequence[Order], timeout_s: float
+) -> dict[Order, OrderedJudgement]:
     """
     Order a run's judgements and follow them until all have ended or `timeout_s` is over.
 
     Prints on stderr which judgements are outstanding and how to see them later. However it ends, workers
     continue with the ordered judgements.
 
+    Args:
+        arguments: The command's arguments, without `--run`.
+
     Raises:
         DatabaseAway: The database was away at the start or at the end.
         ScoringError: A session was erased since the run began.
     """
+    again = shlex.join(["tarsy-scoring", *arguments, "--run", str(run_id)])
     async with open_migrated_parts(settings) as parts:
         try:
-            await audited(parts.database, "order", run_id=str(run.run_id), judgements=len(run.orders))
-            ordered = await parts.inbox.order(run.run_id, run.orders, requested_by=asker())
+            await audited(parts.database, "order", run_id=str(run_id), judgements=len(orders))
+            ordered = await parts.inbox.order(run_id, orders, requested_by=asker())
             found = await wait_for(parts.reader, list(ordered.values()), timeout_s)
         except (DatabaseAway, asyncio.CancelledError):
-            click.echo(f"the judgements continue without this command; to see them:\n  {run.again}", err=True)
+            click.echo(f"the judgements continue without this command; to see them:\n  {again}", err=True)
             raise
-    if len(found) < len(run.orders):
-        raise ScoringError(f"a session of run {run.run_id} was erased; start a new run, without --run")
+    if len(found) < len(orders):
+        raise ScoringError(f"a session of run {run_id} was erased; start a new run, without --run")
     judgements = {order: found[score_id] for order, score_id in ordered.items()}
     if outstanding := _outstanding(judgements.values()):
         states = Counter(j.waiting_for or j.status.replace("_", " ") for j in outstanding)
         counts = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
         click.echo(
             f"{len(outstanding)} of {len(judgements)} judgements are outstanding ({counts}) and continue without this "
-            f"command; to see them later:\n  {run.again}",
+            f"command; to see them later:\n  {again}",
             err=True,
         )
     return judgements
@@ -226,11 +201,18 @@ def _outstanding(judgements: Iterable[OrderedJudgement]) -> list[OrderedJudgemen
 
 
 async def _read(reader: Reader, ids: Sequence[UUID]) -> dict[UUID, OrderedJudgement]:
-    rows = await ordered_scores(reader, ids)
-    return {
-        r["score_id"]: OrderedJudgement(**{name: r[name] for name in OrderedJudgement.__slots__})
-        for r in rows
-    }
+    """Read the present state of judgements; leaves out erased ones."""
+    rows = await reader.database.once(lambda c: c.fetch(reader.database.sql(ORDERED), ids))
+    waits = await reader.waits([dict(r) for r in rows])
+    found = {}
+    for row in rows:
+        wait, total = waits.get(row["score_id"]), row["total_score"]
+        found[row["score_id"]] = OrderedJudgement(
+            **row,
+            waiting_for=wait and wait.reason,
+            band=None if total is None else band_of(total, bands_of(row["bands"])),
+        )
+    return found
 
 
 def _print_hint(outstanding: Sequence[OrderedJudgement], waited_s: float) -> bool:
