@@ -11,6 +11,7 @@ what was found.
 
 import argparse
 import asyncio
+import difflib
 import json
 import sys
 import tempfile
@@ -133,21 +134,16 @@ def main() -> int:
     if args.record:
         sys.stdout.write(f"{record(*args.record)} judgements stored in {args.record[1]}\n")
         return 0
-    differ = 0
+    is_same = True
     for folder in sets():
         found = json.dumps(asyncio.run(replay(folder)), indent=1, ensure_ascii=False) + "\n"
         expected = folder / "expected.json"
-        is_same = expected.exists() and expected.read_text(encoding="utf-8") == found
-        differ += not is_same
         if args.write:
             expected.write_text(found, encoding="utf-8")
-        elif not is_same:
-            got = Path(tempfile.gettempdir()) / f"judge-bench-{folder.name}.json"
-            got.write_text(found, encoding="utf-8")
-            sys.stdout.write(f"{folder.name}: differs; compare with: diff {expected} {got}\n")
-            continue
-        sys.stdout.write(f"{folder.name}: {'as expected' if is_same else 'written'}\n")
-    return int(differ > 0 and not args.write)
+        elif found != (stored := expected.read_text(encoding="utf-8")):
+            is_same = False
+            sys.stdout.writelines(difflib.unified_diff(stored.splitlines(True), found.splitlines(True), folder.name))
+    return 0 if is_same else 1
 
 
 if __name__ == "__main__":

@@ -3,53 +3,37 @@
 import json
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 from click.testing import CliRunner, Result
 
-from builders import connected, open_scoring
+from builders import Scoring, connected, open_scoring
 from infrastructure import run_apart
+from stored import NOON, store_score
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.studies.commands.compare import compare
 from tarsy_scoring.studies.comparison import ScoredSession
 from tarsy_scoring.studies.stored_scores import SCORES_BY_LABEL, scores_by_label
 
-NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-KEEP_SESSION = """
-INSERT INTO sessions (session_id, chain_id, alert_type, labels, completed_at) VALUES ($1, $2, $3, $4::jsonb, $5)
-ON CONFLICT DO NOTHING
-"""
-KEEP_SCORE = """
-INSERT INTO session_scores (session_id, request_id, priority, score_triggered_by, status, purpose, completed_at,
-                            total_score, judge_fingerprint, interaction, flags, outcome)
-VALUES ($1, gen_random_uuid(), 1, 'test', $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9)
-"""
 
 
-async def keep(connection: asyncpg.Connection, session_id: str, total: int | None, **changes: Any) -> None:
+async def keep(scoring: Scoring, session_id: str, total: int | None, **changes: Any) -> None:
     """Store a score of a session of version v1; an existing session is not changed."""
-    says: dict[str, Any] = {"chain_id": "kubernetes", "alert_type": "oom", "labels": {"guidance": "v1"}, "ended": NOON}
-    says |= {"status": "completed", "purpose": "production", "completed_at": NOON, "judge_fingerprint": "judge-1"}
-    says |= {"interaction": None, "flags": [], "outcome": None} | changes
-    session = [says["chain_id"], says["alert_type"], json.dumps(says["labels"]), says["ended"]]
-    await connection.execute(KEEP_SESSION, session_id, *session)
-    before = [says[name] for name in ("status", "purpose", "completed_at")]
-    found = says["interaction"] and json.dumps(says["interaction"])
-    after = [says["judge_fingerprint"], found, json.dumps(says["flags"]), says["outcome"]]
-    await connection.execute(KEEP_SCORE, session_id, *before, total, *after)
+    session = {"labels": {"guidance": "v1"}, "alert_type": "oom"}
+    session |= {name: changes.pop(name) for name in ("labels", "alert_type", "ended", "chain_id") if name in changes}
+    await store_score(scoring, session_id, total, session=session, **changes)
 
 
-async def keep_versions(connection: asyncpg.Connection, **shifts: float) -> None:
+async def keep_versions(scoring: Scoring, **shifts: float) -> None:
     """Store forty sessions of each version, of two alert types, with totals shifted by these points."""
     source = random.Random(5)
     for day, (version, shift) in enumerate(shifts.items()):
         for number in range(40):
             await keep(
-                connection,
+                scoring,
                 f"{version}-{number}",
                 round(min(100, max(0, source.gauss(50 + shift, 12)))),
                 alert_type=("oom", "latency")[number % 2],
@@ -63,44 +47,35 @@ async def keep_versions(connection: asyncpg.Connection, **shifts: float) -> None
 # --- what is selected ----------------------------------------------------------------------------------
 
 
-async def test_the_latest_production_score_of_each_labelled_session_counts(database_url: str) -> None:
+async def test_the_latest_production_score_of_each_labelled_session_counts(scoring: Scoring) -> None:
     """Failed scores and other purposes do not count; sessions are in the order of their ends."""
     rates = {"error_rate": 0.25}
-    async with connected(database_url) as connection:
-        await keep(connection, "s-2", 40, completed_at=NOON + HOUR, interaction=rates, flags=["ungrounded"])
-        await keep(connection, "s-2", 90)
-        await keep(connection, "s-2", 10, purpose="shadow", completed_at=NOON + 2 * HOUR)
-        await keep(connection, "s-2", None, status="failed", completed_at=NOON + 2 * HOUR)
-        await keep(
-            connection, "s-1", None, labels={"guidance": "v2"}, ended=NOON - HOUR, alert_type=None, outcome="pass"
-        )
-        await keep(connection, "s-3", 60, labels={"team": "a"})
-        await keep(connection, "s-4", None, status="failed")
-    async with open_scoring(database_url) as scoring:
-        found = await scores_by_label(scoring.database, "guidance", None, None)
+    await keep(scoring, "s-2", 40, at=NOON + HOUR, ended=NOON, interaction=rates, flags=["ungrounded"])
+    await keep(scoring, "s-2", 90)
+    await keep(scoring, "s-2", 10, purpose="shadow", at=NOON + 2 * HOUR)
+    await keep(scoring, "s-2", None, status="failed", at=NOON + 2 * HOUR)
+    await keep(scoring, "s-1", None, labels={"guidance": "v2"}, ended=NOON - HOUR, alert_type=None, outcome="pass")
+    await keep(scoring, "s-3", 60, labels={"team": "a"})
+    await keep(scoring, "s-4", None, status="failed")
 
-    assert found == [
+    assert await scores_by_label(scoring.database, "guidance", None, None) == [
         ScoredSession("v2", "kubernetes", None, None, None, "judge-1", [], "pass"),
         ScoredSession("v1", "kubernetes", "oom", 40, rates, "judge-1", ["ungrounded"], None),
     ]
 
 
-async def test_sessions_are_selected_by_chain_and_end(database_url: str) -> None:
-    """The end of the session decides, not the time of its score; without an end, the first sight."""
-    async with connected(database_url) as connection:
-        await keep(connection, "old", 10, ended=NOON - HOUR, completed_at=NOON + HOUR)
-        await keep(connection, "new", 20, ended=NOON)
-        await keep(connection, "other", 30, ended=NOON + HOUR, chain_id="network")
-        await keep(connection, "endless", 40, ended=None)
-    async with open_scoring(database_url) as scoring:
+async def test_sessions_are_selected_by_chain_and_end(scoring: Scoring) -> None:
+    """The end of the session decides, not the time of its score."""
+    await keep(scoring, "old", 10, ended=NOON - HOUR, at=NOON + HOUR)
+    await keep(scoring, "new", 20, ended=NOON)
+    await keep(scoring, "other", 30, ended=NOON + HOUR, chain_id="network")
 
-        async def totals(chain: str | None, since: datetime | None) -> list[int | None]:
-            found = await scores_by_label(scoring.database, "guidance", chain, since)
-            return [s.total_score for s in found]
+    async def totals(chain: str | None, since: datetime | None) -> list[int | None]:
+        return [s.total_score for s in await scores_by_label(scoring.database, "guidance", chain, since)]
 
-        assert await totals("kubernetes", None) == [10, 20, 40]
-        assert await totals(None, NOON) == [20, 30, 40]
-        assert await totals("network", NOON + 2 * HOUR) == []
+    assert await totals("kubernetes", None) == [10, 20]
+    assert await totals(None, NOON) == [20, 30]
+    assert await totals("network", NOON + 2 * HOUR) == []
 
 
 async def test_the_scores_of_labelled_sessions_are_found_by_index(database_url: str) -> None:
@@ -138,14 +113,11 @@ def run(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Compare:
 def keep_shifted(database_url: str) -> Callable[..., None]:
     """Stores versions whose totals are shifted by these points."""
 
-    def call(**shifts: float) -> None:
-        async def fill() -> None:
-            async with connected(database_url) as connection:
-                await keep_versions(connection, **shifts)
+    async def fill(shifts: dict[str, float]) -> None:
+        async with open_scoring(database_url) as scoring:
+            await keep_versions(scoring, **shifts)
 
-        run_apart(fill())
-
-    return call
+    return lambda **shifts: run_apart(fill(shifts))
 
 
 def test_a_planted_difference_is_found_and_an_equality_is_not(run: Compare, keep_shifted: Callable[..., None]) -> None:
@@ -171,10 +143,8 @@ def test_a_planted_difference_is_found_and_an_equality_is_not(run: Compare, keep
     assert {m["verdict"] for m in equal.values()} == {"no difference shown", "too few"}
 
 
-def test_two_values_are_taken_in_the_order_in_which_they_appeared(
-    run: Compare, keep_shifted: Callable[..., None]
-) -> None:
-    """The older version comes first, whatever its name; a repeated call prints the same bytes."""
+def test_the_text_has_the_older_version_first(run: Compare, keep_shifted: Callable[..., None]) -> None:
+    """Whatever its name; a repeated call prints the same bytes."""
     keep_shifted(zeta=0, alpha=15)
 
     ended = run("--label", "guidance")
@@ -182,28 +152,14 @@ def test_two_values_are_taken_in_the_order_in_which_they_appeared(
     assert ended.exit_code == 0, ended.output
     assert "guidance: alpha (40 sessions) minus zeta (40 sessions)" in ended.output
     assert "'alpha' against 'zeta': total_score higher." in ended.output
-    for words in (
-        "n=40",
-        "95 % interval",
-        "* higher",
-        "* shown, allowing for 8 metrics",
-        "not necessarily caused by it",
-    ):
-        assert words in ended.output
-    assert run("--label", "guidance", "--json").stdout == run("--label", "guidance", "--json").stdout
+    assert run("--label", "guidance").stdout == ended.stdout
 
 
 def test_nothing_to_compare(run: Compare, keep_shifted: Callable[..., None]) -> None:
-    """Exit status 1 and what there is instead: no label, other labels, or a single value."""
-    empty = run("--label", "guidance")
+    """Exit status 1, and the labels that there are instead."""
     keep_shifted(v1=0)
-    unknown, one, later = (
-        run("--label", *rest) for rest in (["version"], ["guidance"], ["guidance", "--since", "2027-01-01"])
-    )
 
-    for ended in (empty, unknown, one, later):
+    for label, *rest in (["version"], ["guidance"], ["guidance", "--since", "2027-01-01"]):
+        ended = run("--label", label, *rest)
         assert (ended.exit_code, type(ended.exception)) == (1, ScoringError)
-    assert "no session has one" in str(empty.exception)
-    assert "guidance (40 sessions), team (40 sessions)" in str(unknown.exception)
-    assert "have one value, 'v1' (40 scored sessions)" in str(one.exception)
-    assert "that ended since 2027-01-01" in str(later.exception)
+        assert label == "guidance" or "guidance (40 sessions), team (40 sessions)" in str(ended.exception)

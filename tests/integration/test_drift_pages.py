@@ -22,11 +22,9 @@ async def api(database_url: str) -> AsyncIterator[Api]:
         yield opened
 
 
-async def look(api: Api, path: str, status: int = 200) -> str:
+async def look(api: Api, path: str) -> str:
     answer = await api.client.get(path, headers=AS_BROWSER)
-    assert answer.status_code == status, answer.text
-    assert "unsafe" not in answer.headers["content-security-policy"]
-    assert "style=" not in answer.text
+    assert answer.status_code == 200, answer.text
     return re.sub(r"\s+", " ", answer.text)
 
 
@@ -52,17 +50,12 @@ async def plant_finding(api: Api, chain: str = "kubernetes") -> list[str]:
         "'session_not_found', now())",
         chosen[30],
     )
-    assert await look_for_drift(api, chain) == "sessions"
-    return chosen
-
-
-async def look_for_drift(api: Api, chain: str = "kubernetes") -> str | None:
-    """Make the look that is due; returns it."""
-    database = api.scoring.database
-    standing, said = await anchors.standing(database, api.scoring.inbox.policy), await anchors.judgements(database)
-    found = await findings.situation(database, chain, DEFAULT_CRITERIA, standing, said)
+    standing = await anchors.standing(scoring.database, scoring.inbox.policy)
+    said = await anchors.judgements(scoring.database)
+    found = await findings.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
     assert found is not None
-    return await findings.look_at(database, found, datetime.now(UTC))
+    assert await findings.look_at(scoring.database, found, datetime.now(UTC)) == "sessions"
+    return chosen
 
 
 async def test_findings_have_their_parts(api: Api) -> None:
@@ -85,15 +78,6 @@ async def test_findings_have_their_parts(api: Api) -> None:
     for nothing in ({"chain": "databases"}, {"criteria": "cli-tool-use"}, {"since": "2999-01-01T00:00:00Z"}):
         assert (await findings_of(api, **nothing))["findings"] == []
     assert "ewer than 30 scores" in (await findings_of(api, chain="databases"))["chain"]["meaning"]
-
-
-async def test_the_page_of_an_empty_database(api: Api) -> None:
-    """No finding is not proof of no drift; the page says so, and how to add anchors."""
-    html = await look(api, "/drift")
-
-    assert "No change found" in html
-    assert "anchors add --sample 40" in html
-    assert 'href="/drift" aria-current="page"' in html
 
 
 async def test_the_page_shows_the_conclusion_of_a_finding(api: Api) -> None:

@@ -79,14 +79,8 @@ async def test_a_label_is_kept_and_shown(api: Api) -> None:
     kept = await post_label(api, score_id, outcome="wrong", number=20, reason="<b>no</b> evidence", by="bob")
     LabelDocument.model_validate(kept)
 
-    assert {k: kept[k] for k in ("by", "agrees", "outcome", "number", "reason", "session_id")} == {
-        "by": "bob",
-        "agrees": None,
-        "outcome": "wrong",
-        "number": 20.0,
-        "reason": "<b>no</b> evidence",
-        "session_id": "s",
-    }
+    said = [kept[k] for k in ("by", "agrees", "outcome", "number", "reason", "session_id")]
+    assert said == ["bob", None, "wrong", 20.0, "<b>no</b> evidence", "s"]
     assert await read_json(api, f"scores/{score_id}/labels") == {"labels": [kept]}
     html = await look(api, f"/scores/{score_id}")
     assert "<b>bob</b>" in html
@@ -114,15 +108,11 @@ async def test_the_form_does_what_the_api_does(api: Api) -> None:
 
 REFUSED = {
     "nothing": {},
-    "no-right-answer": {"agrees": False, "reason": "no"},
     "agrees-and-does-not": {"agrees": True, "number": 20},
     "too-high": {"number": 101},
-    "a-word-for-a-number": {"number": "20"},
     "no-such-band": {"outcome": "correkt"},
     "undecided": {"outcome": "unknown"},
     "a-number-of-another-band": {"outcome": "0-49", "number": 50},
-    "a-number-of-another-word": {"outcome": "correct", "number": 0},
-    "a-number-far-above-a-word": {"outcome": "wrong", "number": 75},
     "for-another-person": {"agrees": True, "labelled_by": "bob"},
     "not-storable": {"agrees": True, "reason": "\0"},
 }
@@ -192,14 +182,6 @@ async def test_a_day_has_random_and_suspicious_scores(api: Api) -> None:
     assert "odd-0" in {pick["session_id"] for pick in picks}
     assert not {str(old), str(beside)} & {pick["score_id"] for pick in picks}
     assert first["to_label"] == len(picks)
-
-
-async def test_every_day_is_listed_newest_first(api: Api) -> None:
-    await store_days(api, 3, days=3)
-    picks = (await read_picks(api))["picks"]
-    days = [pick["day"] for pick in picks]
-    assert days == sorted(days, reverse=True)
-    assert [days.count(day) for day in dict.fromkeys(days)] == [3, 3, 3]
 
 
 # --- trust cards ---------------------------------------------------------------------------------------

@@ -154,22 +154,18 @@ async def test_bands_are_those_of_the_criteria_as_they_judged(scoring: Scoring) 
     assert (await wait(scoring, claimed.score_id))[claimed.score_id].band == "right"
 
 
-@pytest.mark.parametrize("state", ["no-worker", "begun", "waiting-for-a-retry"])
 async def test_a_waiting_command_says_why_no_judgement_begins(
-    scoring: Scoring, capsys: pytest.CaptureFixture[str], state: str
+    scoring: Scoring, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Only before the first claim."""
     ids = await order(scoring, *THREE[:2])
-    if state in ("begun", "waiting-for-a-retry"):
-        claimed = (await scoring.claim(1))[0]
-        if state == "waiting-for-a-retry":
-            await scoring.leases.put_back(claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=1)
 
-    found = await wait(scoring, *ids)
+    assert all(j.is_outstanding for j in (await wait(scoring, *ids)).values())
+    assert "no worker is free" in capsys.readouterr().err
 
-    assert all(j.is_outstanding for j in found.values())
-    said = capsys.readouterr().err
-    assert "no worker is free" in said if state == "no-worker" else said == ""
+    await scoring.claim(1)
+    await wait(scoring, *ids)
+    assert capsys.readouterr().err == ""
 
 
 async def test_a_database_that_is_away_is_waited_for(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,18 +38,12 @@ open-1,cluster,f,unknown,,
 
 
 class Reader:
-    """
-    Stands in for the providers: answers with the total of the session, and remembers the questions.
-
-    Args:
-        away_after: It cannot be reached after this many answers.
-    """
+    """Stands in for the providers, away after so many answers: answers with the total of the session."""
 
     def __init__(self, away_after: int = 10**6, **changes: Any) -> None:
         self.asked: list[tuple[str, str, str, int, str]] = []
         self.away_after = away_after
         self.changes = changes
-        self.totals: dict[str, int | None] = dict(TOTALS)
 
     def ask_of(self, job: Job) -> Ask:
         async def ask(question: Question) -> Turn:
@@ -57,8 +51,8 @@ class Reader:
                 raise JudgeUnavailable("the reader is away")
             session = job.timeline.session_id
             self.asked.append((session, job.criteria.name, job.provider, job.sample, question.kind))
-            total = self.totals[session]
-            outcome = "correct" if (total or 0) >= 60 else "partial" if (total or 0) >= 35 else "wrong"
+            total = TOTALS[session]
+            outcome = "correct" if total >= 60 else "partial" if total >= 35 else "wrong"
             text = "none" if question.kind == "missing_tools" else f"As E2 shows.\n\nOutcome: {outcome}\n\n{total}"
             turn = replace(answer(text, cost_usd=0.25, latency_ms=1500, provider=job.provider), kind=question.kind)
             return replace(turn, **self.changes)
@@ -73,12 +67,7 @@ def session_file(folder: Path, session_id: str, **fields: Any) -> None:
     event = {"event_type": "llm_thinking", "content": "look"}
     execution = {"execution_id": "x1", "agent_name": "a", "events": [event]}
     stage = {"stage_id": "s1", "stage_type": "investigation", "executions": [execution]}
-    session = {
-        "session_id": session_id,
-        "status": "completed",
-        "alert_data": f"alert of {session_id}",
-        "stages": [stage],
-    }
+    session = {"session_id": session_id, "status": "completed", "alert_data": session_id, "stages": [stage]}
     (folder / f"{session_id}.json").write_text(json.dumps(session | fields), encoding="utf-8")
 
 
@@ -164,14 +153,12 @@ def test_a_refused_judgement_has_no_score_and_is_not_asked_for_again(run: Run) -
 
 def test_a_session_without_events_counts_as_misranked(run: Run, tmp_path: Path) -> None:
     session_file(tmp_path / "sessions", "right-1", stages=[])
-    ended = run(Reader(), "--yes", "--json")
+    document = json.loads(run(Reader(), "--yes", "--json").stdout)
 
-    [found] = json.loads(ended.stdout)["arms"]
-    assert (ended.exit_code, found["n_unscored"]) == (1, 1)
-    wrongly = json.loads(ended.stdout)["misranked"][0]
+    assert (document["arms"][0]["n_unscored"], document["arms"][0]["auc"]) == (1, 1.5 / 4)
+    wrongly = document["misranked"][0]
     assert (wrongly["session_id"], wrongly["total"], wrongly["lost"], wrongly["pairs"]) == ("right-1", None, 2.0, 2)
     assert wrongly["reason"].startswith("nothing_to_judge: ")
-    assert found["auc"] == 1.5 / 4
 
 
 def test_the_report_holds_every_figure(run: Run) -> None:
@@ -199,12 +186,6 @@ def test_the_report_holds_every_figure(run: Run) -> None:
     assert [m["session_id"] for m in document["misranked"]] == ["right-2", "wrong-2"]
 
 
-def test_the_text_names_the_sessions_in_the_wrong_order(run: Run) -> None:
-    lines = run(Reader(), "--yes").stdout.splitlines()
-    assert lines[0] == "4 sessions judged of 4 incidents; left out: 1 partial, 1 unknown"
-    assert "  ranked wrongly  right-2: right, total 40, loses 0.5 of 2 pairs" in lines
-
-
 @pytest.mark.parametrize(("said", "asked"), [("y\n", 8), ("n\n", 0)])
 def test_at_a_terminal_the_command_asks_first(run: Run, monkeypatch: pytest.MonkeyPatch, said: str, asked: int) -> None:
     monkeypatch.setattr(command, "_is_terminal", lambda: True)
@@ -227,10 +208,8 @@ def test_nothing_is_asked_without_consent(run: Run) -> None:
         (("--providers", "nowhere"), LABELS, "no provider is called 'nowhere' (known: main, other)"),
         (("investigation-outcome",), LABELS, "'investigation-outcome' is named twice"),
         (("made-up",), LABELS, "no criteria are called 'made-up'"),
-        ((), "", "has no column 'session_id'"),
         ((), "session_id\nright-1\n", "has no column 'outcome'"),
         ((), "session_id,outcome\nright-1,corect\n", "line 2: 'corect' is not an outcome"),
-        ((), "session_id,outcome\nright-1\n", "line 2: the line and the header have different numbers of fields"),
         ((), "session_id,outcome\nright-1,correct\nright-1,wrong\n", "has an outcome already"),
         ((), "session_id,outcome\nright-1,partial\n", "of 1 label none is `correct` or `wrong`"),
         ((), "session_id,outcome\nright-1,correct\ngone-1,wrong\n", "does not have 1 of 2 labelled sessions (gone-1)"),

@@ -62,13 +62,3 @@ def test_the_labels_needed_bring_the_interval_within_the_half_width() -> None:
     assert found.high is not None
     reach = found.high - (found.value or 0)
     assert labels_needed(found) == pytest.approx(50 * (reach / HALF_WIDTH) ** 2, abs=1)
-
-
-def test_the_meaning_is_stated_in_sentences() -> None:
-    by_chance = table((10, 10), (10, 10))
-
-    assert in_words(kappa_of(by_chance), by_chance) == (
-        "The weighted kappa is 0.00 (95 % interval -0.31 to 0.31). This is no better than chance. Judge and labels "
-        "differ on 20 of 40 scores: the judge is higher on 10 of them and lower on 10. About 345 more labels would "
-        "bring the interval within 0.1 to either side."
-    )

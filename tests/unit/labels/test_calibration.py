@@ -185,13 +185,11 @@ def test_an_outcome_may_be_the_id_of_a_band(tmp_path: Path) -> None:
 WRONG_FILES = {
     "empty": ((), "needs the columns 'session_id' and 'outcome' or 'number' \\(it has: \\)"),
     "no-session-column": (("id,outcome", "s-1,wrong"), "needs the columns .* \\(it has: id, outcome\\)"),
-    "nothing-said": (("session_id,basis", "s-1,x"), "needs the columns"),
     "no-session-id": (("session_id,outcome", "s-1,wrong", "../etc,wrong"), "line 3: '../etc' is not a session id"),
     "misspelt-outcome": (
         ("session_id,outcome", "s-1,corect"),
         "line 2: 'corect' is not an outcome; did you mean 'correct'?",
     ),
-    "strange-outcome": (("session_id,outcome", "s-1,7"), "line 2: '7' is not an outcome \\(known: "),
     "no-number": (("session_id,number", "s-1,high"), "line 2: 'high' is not a number"),
     "number-over-100": (("session_id,number", "s-1,50", "s-2,101"), "line 3: the number is 101; it must be 0-100"),
     "not-a-number": (("session_id,number", "s-1,nan"), "line 2: the number is nan; it must be 0-100"),
@@ -204,7 +202,6 @@ WRONG_FILES = {
         "line 2: the selection is 'all'; it can be",
     ),
     "too-few-fields": (("session_id,outcome", "s-1"), "line 2: the line and the header have different"),
-    "too-many-fields": (("session_id,outcome", "s-1,wrong,really"), "line 2: the line and the header have different"),
     "open-quotation": (("session_id,outcome", 's-1,"wrong'), "unexpected end of data"),
 }
 

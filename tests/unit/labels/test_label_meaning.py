@@ -12,21 +12,9 @@ from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, bands_of
 BANDS = bands_of({"correct": (60, 100), "wrong": (0, 49)})
 
 
-def row(score: int = 0, total: int = 70, by: str = "ada", **columns: Any) -> dict[str, Any]:
-    return {
-        "score_id": uuid.UUID(int=score),
-        "session_id": str(uuid.UUID(int=score)),
-        "labelled_by": by,
-        "agrees": None,
-        "outcome": None,
-        "number": None,
-        "is_random": True,
-        "total_score": total,
-        "judge_outcome": None,
-        "criteria": "methodology",
-        "criteria_hash": "hash-1",
-        "judge_fingerprint": "judge-1",
-    } | columns
+def row(**columns: Any) -> dict[str, Any]:
+    said = {"agrees": None, "outcome": None, "number": None, "is_random": True}
+    return {"score_id": uuid.UUID(int=0), "total_score": 70, "judge_outcome": None} | said | columns
 
 
 @pytest.mark.parametrize(

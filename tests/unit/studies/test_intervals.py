@@ -9,7 +9,6 @@ from tarsy_scoring.studies.estimates import (
     NO_CHANGE,
     Estimate,
     change_within,
-    in_points,
     less,
     paired_change,
     strata_of,
@@ -75,16 +74,3 @@ def test_a_judge_that_repeats_itself_has_an_interval() -> None:
 
     assert found.value == 0
     assert -0.5 < (found.low or 0) < 0 < (found.high or 0) < 0.5
-
-
-@pytest.mark.parametrize(
-    ("estimate", "text"),
-    [
-        (Estimate(None, None, None, 0, "none"), "unknown"),
-        (Estimate(-8.04, None, None, 3), "-8.0, no interval"),
-        (Estimate(0.0, 0.0, 0.0, 0), "+0.0"),
-        (Estimate(-8.0, -9.5, -6.5, 40), "-8.0 (-9.5 to -6.5)"),
-    ],
-)
-def test_a_change_is_written_with_its_interval(estimate: Estimate, text: str) -> None:
-    assert in_points(estimate) == text

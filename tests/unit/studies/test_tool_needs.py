@@ -21,7 +21,6 @@ from tarsy_scoring.studies.tool_needs import (
     ChainNeeds,
     MoneySpent,
     Note,
-    Quote,
     ReportBudget,
     ReportJudge,
     find_needs,
@@ -135,15 +134,6 @@ async def test_texts_are_masked_and_cleaned_in_both_directions(text: str, gone: 
 
     assert gone not in model.shown + need.title + need.what
     assert LOGS.text in model.shown
-
-
-async def test_a_quote_of_masked_text_counts() -> None:
-    note = replace(LOGS, text="The key AKIAIOSFODNN7EXAMPLE was not shown to anybody.")
-    model = Model(needs(("S1", "The key [REDACTED:token#1] was not shown")))
-
-    [need] = (await found_in([note], model)).needs
-
-    assert need.quotes == (Quote(LOGS.score_id, "The key [REDACTED:token#1] was not shown"),)
 
 
 # --- the budget ----------------------------------------------------------------------------------------
