@@ -31,9 +31,10 @@ async def plant_anchors(scoring: Scoring, count: int = 3, judge: str = OLD) -> l
     return sorted(chosen)
 
 
-async def ask(scoring: Scoring, **how: Any) -> list[uuid.UUID]:
-    standing = await anchors.standing(scoring.database, scoring.inbox.policy)
-    return await anchors.ask(scoring.inbox, standing, by="anchors", **how)
+async def ask(scoring: Scoring) -> list[uuid.UUID]:
+    """Request the anchors that are due."""
+    found = await anchors.standing(scoring.database, scoring.inbox.policy)
+    return await anchors.ask(scoring.inbox, [a for a in found.anchors if a.is_due], found.judges, by="anchors")
 
 
 async def by_session(scoring: Scoring) -> dict[str, Anchor]:
@@ -74,7 +75,9 @@ async def test_concurrent_requests_create_each_score_once(scoring: Scoring) -> N
     await plant_anchors(scoring)
     seen = await anchors.standing(scoring.database, scoring.inbox.policy)
 
-    first, second = await asyncio.gather(*(anchors.ask(scoring.inbox, seen, by="anchors") for _ in range(2)))
+    first, second = await asyncio.gather(
+        *(anchors.ask(scoring.inbox, seen.anchors, seen.judges, by="anchors") for _ in range(2))
+    )
 
     assert sorted(first) == sorted(second)
     assert await scoring.value("SELECT count(*) FROM session_scores WHERE purpose = 'anchor'") == 3
@@ -104,10 +107,7 @@ async def test_a_failing_anchor_is_retried_daily_and_given_up_after_three(scorin
     [anchor] = (await by_session(scoring)).values()
     assert (anchor.state, anchor.error_kind, anchor.asked) == ("given_up", "refused", 3)
     assert await ask(scoring) == []
-    assert len(await ask(scoring, states=("lacking", "given_up"))) == 1
 
-    await scoring.store.end(failure((await scoring.claim())[0]))
-    await pass_a_day(scoring)
     await anchors.remove(scoring.database, [anchor.session_id], by="ada")
     await anchors.add(scoring.database, [anchor.session_id], by="ada")
     assert (await by_session(scoring))[anchor.session_id].state == "lacking", "it begins anew"
@@ -187,7 +187,7 @@ async def test_the_commands_draw_run_list_and_remove_anchors(scoring: Scoring) -
     again = await command(scoring, "anchors", "add", *added["added"])
     assert "0 anchors added, 3 were anchors already" in again.stdout
     rest = await command(scoring, "anchors", "add", "--sample", "10")
-    assert "2 anchors added: only 2 scored sessions" in rest.stdout
+    assert "2 anchors added: the last 90 days have no more" in rest.stdout
 
     shown = await command(scoring, "anchors", "run")
     assert shown.exit_code == 0

@@ -132,16 +132,14 @@ def _card(
     for session_id, labels in by_session.items():
         if (score := scored.get(session_id)) is None:
             continue
-        said = [ids.index(band) for label in labels if (band := band_of_label(label, bands)) is not None]
+        said = _band_indexes(labels, bands)
         judged = score.judge_outcome if score.judge_outcome in ids else band_of(score.total, bands)
         if not said or judged is None:
             unplaced += 1
             continue
         disputed += len(set(said)) > 1
-        is_random = any(label.source == "random" for label in labels)
-        pairs["random" if is_random else "picked"].append((ids[statistics.median_low(said)], judged))
-        if numbers := [label.number for label in labels if label.number is not None]:
-            differences.append(score.total - statistics.median_low(numbers))
+        pairs[_source_of(labels)].append((ids[statistics.median_low(said)], judged))
+        differences += _difference(score, labels)
     table = confusion([*pairs["random"], *pairs["picked"]], ids)
     kappa = kappa_of(table)
     needed = labels_needed(kappa)
@@ -160,6 +158,21 @@ def _card(
         disputed=disputed,
         meaning=in_words(kappa, table),
     )
+
+
+def _band_indexes(labels: Iterable[Label], bands: Sequence[Band]) -> list[int]:
+    ids = [b.id for b in bands]
+    return [ids.index(band) for label in labels if (band := band_of_label(label, bands)) is not None]
+
+
+def _source_of(labels: Iterable[Label]) -> Source:
+    return "random" if any(label.source == "random" for label in labels) else "picked"
+
+
+def _difference(score: LabelledScore, labels: Iterable[Label]) -> list[float]:
+    """The total minus the labels' lower median; empty without a number."""
+    numbers = [label.number for label in labels if label.number is not None]
+    return [score.total - statistics.median_low(numbers)] if numbers else []
 
 
 def band_of_label(label: Label, bands: Sequence[Band]) -> str | None:

@@ -7,7 +7,7 @@ judge; if the source no longer has the session, it is not requested at all.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -290,26 +290,18 @@ def state_of(row: Any) -> tuple[State, bool]:
 # --- requesting ----------------------------------------------------------------------------------------
 
 
-async def ask(
-    inbox: Inbox, found: AnchorStanding, *, by: str, states: Collection[State] | None = None
-) -> list[UUID]:
+async def ask(inbox: Inbox, wanted: Iterable[Anchor], judges: Iterable[Judge], *, by: str) -> list[UUID]:
     """
     Request the missing judgements of anchors, at the lowest priority; returns their score ids.
 
     Waits for the database. Request ids are derived from anchor, judge and number of requests so far, so
-    concurrent calls, and calls repeated with the same `found`, create each judgement once.
+    concurrent calls, and calls repeated with the same anchors, create each judgement once.
 
     Args:
-        found: The anchors, read shortly before.
-        states: Request anchors in these states; None: those that are due.
+        wanted, judges: Anchors and the judges of their chains, read shortly before.
     """
-    judges = {j.chain_id: j for j in found.judges}
-    requests = [
-        _request(anchor, judge, by)
-        for anchor in found.anchors
-        if (anchor.is_due if states is None else anchor.state in states)
-        and (judge := judges.get(anchor.chain_id or "")) is not None
-    ]
+    by_chain: dict[str | None, Judge] = {j.chain_id: j for j in judges}
+    requests = [_request(anchor, by_chain[anchor.chain_id], by) for anchor in wanted]
     for start in range(0, len(requests), ASKED_AT_ONCE):
         await inbox.accept(requests[start : start + ASKED_AT_ONCE])
     statement, ids = inbox.database.sql(SCORES_OF_REQUESTS), [r.request_id for r in requests]

@@ -75,6 +75,11 @@ class Planned:
     cost_usd: float | None
     reason: str | None = None
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a replay gives the judgement."""
+        return self.key is not None and not self.calls
+
 
 class RecordedTurn(BaseModel):
     """An answered question."""
@@ -302,17 +307,20 @@ async def _judge(settings: Settings, planned: Planned, recordings: Recordings, a
     if not recording.is_complete and not ask.has_failed:
         recording.is_complete = True
         recordings.write(planned.key, recording)
-    turns = [r.turn for r in recording.turns]
-    costs = [t.cost_usd for t in turns if t.cost_usd is not None]
     return BenchSample(
         total,
         reason,
         grounding.checked,
         grounding.held,
-        cost_usd=sum(costs) if turns and len(costs) == len(turns) else None,
-        seconds=sum(t.latency_ms for t in turns) / 1000,
+        cost_usd=_cost_of([r.turn for r in recording.turns]),
+        seconds=sum(r.turn.latency_ms for r in recording.turns) / 1000,
         is_outstanding=is_outstanding,
     )
+
+
+def _cost_of(turns: Sequence[Turn]) -> float | None:
+    costs = [t.cost_usd for t in turns if t.cost_usd is not None]
+    return sum(costs) if turns and len(costs) == len(turns) else None
 
 
 class _RecordedAsk:

@@ -109,8 +109,8 @@ class DriftLoop:
         counts = Counter(a.state for a in found.anchors)
         for state in get_args(State):
             self._metrics.anchor_sessions.labels(state).set(counts[state])
-        if any(a.is_due for a in found.anchors):
-            scores = await anchors.ask(self._inbox, found, by=AUTOMATIC)
+        if due := [a for a in found.anchors if a.is_due]:
+            scores = await anchors.ask(self._inbox, due, found.judges, by=AUTOMATIC)
             log.info(
                 "anchors.asked", judgements=len(scores), judges=[j.fingerprint[:12] for j in found.judges]
             )

@@ -11,7 +11,7 @@ Source:
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -133,30 +133,32 @@ def describe(sessions: Sequence[JudgedSession]) -> dict[str, Any]:
     Args:
         sessions: Every session has the outcome `right` or `wrong`.
     """
-    right = [s.total for s in sessions if s.total is not None and s.is_right]
-    wrong = [s.total for s in sessions if s.total is not None and not s.is_right]
-    totals = [*right, *wrong]
-    n_right = sum(s.is_right for s in sessions)
+    right, wrong = [s for s in sessions if s.is_right], [s for s in sessions if not s.is_right]
+    totals = [s.total for s in sessions if s.total is not None]
     samples = [sample for s in sessions for sample in s.samples]
-    checked = sum(sample.checked for sample in samples)
     scored = [sample for sample in samples if sample.total is not None]
     value, low, high = auc(sessions)
     return {
-        "n_right": n_right,
-        "n_wrong": len(sessions) - n_right,
+        "n_right": len(right),
+        "n_wrong": len(wrong),
         "auc": value,
         "auc_low": low,
         "auc_high": high,
-        "mean_right": _mean(right),
-        "mean_wrong": _mean(wrong),
+        "mean_right": _mean(s.total for s in right),
+        "mean_wrong": _mean(s.total for s in wrong),
         "sd": statistics.stdev(totals) if len(totals) > 1 else None,
         "lowest": min(totals, default=None),
         "highest": max(totals, default=None),
         "n_unscored": len(sessions) - len(totals),
-        "citations_held": sum(sample.held for sample in samples) / checked if checked else None,
-        "cost_usd": _mean([sample.cost_usd for sample in scored if sample.cost_usd is not None]),
-        "seconds_per_score": _mean([sample.seconds for sample in scored]),
+        "citations_held": _share_held(samples),
+        "cost_usd": _mean(sample.cost_usd for sample in scored),
+        "seconds_per_score": _mean(sample.seconds for sample in scored),
     }
+
+
+def _share_held(samples: Sequence[BenchSample]) -> float | None:
+    checked = sum(s.checked for s in samples)
+    return sum(s.held for s in samples) / checked if checked else None
 
 
 def auc(sessions: Sequence[JudgedSession]) -> tuple[float | None, float | None, float | None]:
@@ -220,5 +222,7 @@ def _won(right: int | None, wrong: int | None) -> float:
     return 1.0 if right > wrong else 0.5 if right == wrong else 0.0
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are known."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

@@ -87,16 +87,12 @@ def add(sessions: list[str], sample: int | None, chain: str | None, note: str | 
     if as_json:
         print_json({"chosen": chosen, "added": added})
     else:
-        click.echo(f"{counted(len(added), 'anchor')} added" + _left_out(sample, chosen, added))
+        others = f", {len(chosen) - len(added)} were anchors already" if len(added) < len(chosen) else ""
+        if sample is not None and len(chosen) < sample:
+            others = ": the last 90 days have no more scored sessions"
+        click.echo(f"{counted(len(added), 'anchor')} added{others}")
         if added:
             click.echo("a running worker will have them judged; `tarsy-scoring anchors run` shows the cost")
-
-
-def _left_out(sample: int | None, chosen: Sequence[str], added: Sequence[str]) -> str:
-    """End of a sentence that explains why fewer anchors were added than requested; empty if all were."""
-    if sample is not None and len(chosen) < sample:
-        return f": only {len(chosen)} scored sessions of the last 90 days were not anchors yet"
-    return f", {len(chosen) - len(added)} were anchors already" if len(added) < len(chosen) else ""
 
 
 @anchors.command("remove")
@@ -153,7 +149,7 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
         if not yes or not wanted:
             return found.anchors, estimate, []
         await audited(parts.database, "order", command="anchors run", judgements=len(wanted))
-        scores = await anchor_sessions.ask(parts.inbox, found, by=asker(), states=WANTED)
+        scores = await anchor_sessions.ask(parts.inbox, wanted, found.judges, by=asker())
         return found.anchors, estimate, list((await wait_for(parts.reader, scores, timeout_s)).values())
 
     found, estimate, made = run_on_parts(work)

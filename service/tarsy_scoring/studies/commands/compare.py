@@ -93,12 +93,12 @@ def compare(
     if (label is None) == (criteria is None):
         raise click.UsageError("choose a comparison: --label NAME, or --criteria A B SESSION...")
     if label is not None:
-        if sessions or run_id is not None:
+        if any((sessions, run_id)):
             raise click.UsageError("sessions and --run go with --criteria")
         document = _compare_label(settings, label, values, chain, since)
         print_json(document) if as_json else print_versions(document)
     elif criteria is not None:
-        if values or chain or since:
+        if any((values, chain, since)):
             raise click.UsageError("--values, --chain and --since go with --label")
         _compare_criteria(settings, criteria, sessions, timeout_s, run_id or uuid4(), as_json)
 

@@ -78,7 +78,7 @@ def document_of(run_id: UUID, judgements: Sequence[OrderedJudgement]) -> dict[st
         "session_id": bound.session_id,
         "criteria": bound.criteria,
         "criteria_hash": bound.criteria_hash,
-        "judge_fingerprints": sorted({j.judge_fingerprint for j in judgements if j.judge_fingerprint}),
+        "judge_fingerprints": sorted(filter(None, {j.judge_fingerprint for j in judgements})),
         "outstanding": sum(j.is_outstanding for j in judgements),
         "totals": totals,
         "spread": spread(totals),

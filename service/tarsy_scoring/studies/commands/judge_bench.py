@@ -237,10 +237,9 @@ async def read_bench(
         except Unscorable as error:
             unreadable[one.session_id] = f"{error.error_kind}: {error}"
     if missing:
-        names = ", ".join(missing[:_MOST_NAMED]) + (", ..." if len(missing) > _MOST_NAMED else "")
         raise ConfigurationError(
-            f"the source does not have {len(missing)} of {counted(len(chosen), 'labelled session')} ({names}): "
-            "name the folder that has them with --sessions, or remove their lines"
+            f"the source does not have {len(missing)} of {counted(len(chosen), 'labelled session')} "
+            f"({', '.join(missing[:_MOST_NAMED])}): name the folder that has them with --sessions, or remove their lines"
         )
     return Bench(
         chosen,
@@ -283,14 +282,12 @@ def _ask_first(planned: Sequence[Planned], *, yes: bool) -> None:
         click.UsageError: There is no terminal to ask at, and no `--yes`.
     """
     to_ask = [p for p in planned if p.calls]
-    recorded = sum(p.key is not None and not p.calls for p in planned)
+    recorded = sum(p.is_recorded for p in planned)
     calls = sum(p.calls for p in to_ask)
     click.echo(f"{counted(len(to_ask) + recorded, 'judgement')}, {recorded} of them recorded", err=True)
     if not to_ask:
         return
-    costs = [p.cost_usd for p in to_ask if p.cost_usd is not None]
-    is_known = len(costs) == len(to_ask)
-    cost = f"up to {usd(sum(costs))}" if is_known else "at an unknown cost (no prices are configured)"
+    cost = _cost_of(to_ask)
     click.echo(
         f"{counted(calls, 'call')} with full answers {cost}; reminders and repairs not counted", err=True
     )
@@ -299,6 +296,12 @@ def _ask_first(planned: Sequence[Planned], *, yes: bool) -> None:
     if not _is_terminal():
         raise click.UsageError("nothing was asked: there is no terminal to confirm these calls at; add --yes")
     click.confirm("Make these calls?", abort=True, err=True)
+
+
+def _cost_of(planned: Sequence[Planned]) -> str:
+    costs = [p.cost_usd for p in planned if p.cost_usd is not None]
+    is_known = len(costs) == len(planned)
+    return f"up to {usd(sum(costs))}" if is_known else "at an unknown cost (no prices are configured)"
 
 
 def _is_terminal() -> bool:
@@ -341,7 +344,7 @@ def document_of(
         },
         "samples": bench.samples,
         "judgements": {
-            "recorded": sum(p.key is not None and not p.calls for p in planned),
+            "recorded": sum(p.is_recorded for p in planned),
             "asked": sum(p.calls > 0 for p in planned),
             "outstanding": sum(sample.is_outstanding for sample in judged),
         },
