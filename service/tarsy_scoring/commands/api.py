@@ -6,11 +6,7 @@ import os
 import click
 import structlog
 
-from tarsy_scoring.commands.shared import (
-    calm_garbage_collector,
-    run,
-    settings_of_environment,
-)
+from tarsy_scoring.commands.shared import calm_garbage_collector, run, settings_of_environment
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.telemetry.metrics import Metrics

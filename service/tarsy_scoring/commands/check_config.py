@@ -6,7 +6,6 @@ them.
 import math
 import os
 import re
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError, SettingMissing, errors_of
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.timeline.clean.masking import mask_secrets
+from tarsy_scoring.web.edge.access import Access
 from tarsy_scoring.wiring import ROLES, setting_errors, warn_of_settings
 
 HIDDEN = "***"
@@ -46,7 +46,11 @@ def check_config(shows_all: bool, as_json: bool) -> None:
     """
     settings = settings_of_environment()
     with collected_warnings() as warnings:
-        missing = check_what_is_set(settings, os.environ)
+        errors = [*setting_errors(settings, ROLES, os.environ), *errors_of(partial(Access, settings))]
+        missing = [str(error) for error in errors if isinstance(error, SettingMissing)]
+        if wrong := [str(error) for error in errors if not isinstance(error, SettingMissing)]:
+            raise ConfigurationError("\n".join(wrong))
+        warn_of_settings(settings, ROLES)
     is_brief = not (shows_all or as_json)
     document: dict[str, Any] = {
         "environment": _shown_environment(settings, is_brief=is_brief),
@@ -63,26 +67,6 @@ def check_config(shows_all: bool, as_json: bool) -> None:
     text = yaml.safe_dump(document["config"], allow_unicode=True, sort_keys=False, width=math.inf)
     more = {"config_text": text, "warnings": [in_words(w) for w in warnings], "shows_all": shows_all}
     print_text("settings.txt", document | more)
-
-
-def check_what_is_set(settings: Settings, environ: Mapping[str, str]) -> list[str]:
-    """
-    Make the checks that every process makes, and log warnings.
-
-    Returns:
-        A line for each setting that a worker needs and that is not set.
-
-    Raises:
-        ConfigurationError: Naming all that is wrong, one in a line.
-    """
-    from tarsy_scoring.web.edge.access import Access
-
-    errors = [*setting_errors(settings, ROLES, environ), *errors_of(partial(Access, settings))]
-    missing = [str(error) for error in errors if isinstance(error, SettingMissing)]
-    if wrong := [str(error) for error in errors if not isinstance(error, SettingMissing)]:
-        raise ConfigurationError("\n".join(wrong))
-    warn_of_settings(settings, ROLES)
-    return missing
 
 
 # --- settings without secrets --------------------------------------------------------------------------

@@ -13,12 +13,7 @@ from tarsy_scoring.commands.shared import ASKED_WRONGLY, json_option, print_json
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.judge.criteria import (
-    Criteria,
-    load_criteria,
-    read_criteria_file,
-    read_criteria_folder,
-)
+from tarsy_scoring.judge.criteria import Criteria, load_criteria, read_criteria_file, read_criteria_folder
 
 SHIPPED = "shipped"
 HASH_DIGITS = 12  # enough to distinguish criteria by eye; JSON has all 64
@@ -98,8 +93,8 @@ def diff_criteria(a: str, b: str, as_json: bool) -> None:
         if old.get(key) != new.get(key)
     ]
     if as_json:
-        same = not changes
-        print_json({"a": _identity(*first), "b": _identity(*second), "is_same": same, "changes": changes})
+        sides = {"a": _identity(*first), "b": _identity(*second)}
+        print_json({**sides, "is_same": not changes, "changes": changes})
         return
     if not changes:
         click.echo(f"no difference: both have the hash {first[0].criteria_hash[:HASH_DIGITS]}")

@@ -3,22 +3,13 @@
 import os
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
 import click
 from pydantic import ValidationError
 
-from tarsy_scoring.commands.shared import (
-    FAILED,
-    audited,
-    counted,
-    moment,
-    plain,
-    progress_bar,
-    run_on_parts,
-)
+from tarsy_scoring.commands.shared import FAILED, audited, counted, moment, plain, run_on_parts
 from tarsy_scoring.scores.export import export_scores, written
 from tarsy_scoring.scoring.training import training_lines
 from tarsy_scoring.timeline.sources import open_timeline_source
@@ -100,15 +91,10 @@ def _query(options: dict[str, Any]) -> ExportQuery:
 
 
 async def _write(parts: Parts, query: ExportQuery) -> int:
-    file, done = sys.stdout.buffer, 0
     await audited(parts.database, "export", **query.audited)
-    # On a terminal the export itself shows progress.
-    is_seen = not file.isatty()
-    with progress_bar("exporting", None) if is_seen else nullcontext(lambda _: None) as show:
-        async for text, scores in written(export_scores(parts.reader, query.chosen), query.format):
-            file.write(text)
-            show(done := done + scores)
-    file.flush()
+    async for text, _ in written(export_scores(parts.reader, query.chosen), query.format):
+        sys.stdout.buffer.write(text)
+    sys.stdout.buffer.flush()
     return 0
 
 

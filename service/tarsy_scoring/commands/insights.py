@@ -1,12 +1,11 @@
 """`insights`: publishes rolling figures of every chain."""
 
-import asyncio
+from functools import partial
 
 import click
 
 from tarsy_scoring.commands.shared import require_extra, run, settings_of_environment
 from tarsy_scoring.commands.standby import run_loop_on_database
-from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.security import check_login
 from tarsy_scoring.telemetry.stopping import run_until_signalled
 
@@ -29,23 +28,14 @@ def insights() -> None:
     settings.require_kafka()
     check_login(settings)
     require_extra("faust", "insights")
-    run(run_until_signalled(lambda stopping: run_insights(settings, stopping)))
-
-
-async def run_insights(settings: Settings, stopping: asyncio.Event) -> None:
-    """
-    Publish figures until `stopping`.
-
-    Raises:
-        StartRefused: Topics are missing, or the database is not migrated.
-    """
     from tarsy_scoring.signals.publisher import RollingSignals
 
-    await run_loop_on_database(
+    publish = partial(
+        run_loop_on_database,
         settings,
         "insights",
         lambda database, metrics: RollingSignals(settings, database, metrics),
-        stopping,
         topics=[settings.topic_scoring_events],
         compacted=[settings.topic_scoring_insights],
     )
+    run(run_until_signalled(publish))

@@ -29,7 +29,5 @@ def migrate(phase: Any, down: str | None, as_json: bool) -> None:
     settings = settings_of_environment()
     done = migrate_tables(settings.require_database(), settings.database_schema, phase=phase, down=down)
     what = "undone" if down else "applied"
-    if as_json:
-        print_json({what: done})
-        return
-    click.echo(f"{what}: {', '.join(done)}" if done else "nothing to do: the tables are up to date")
+    text = f"{what}: {', '.join(done)}" if done else "nothing to do: the tables are up to date"
+    print_json({what: done}) if as_json else click.echo(text)

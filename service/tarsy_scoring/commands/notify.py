@@ -1,8 +1,8 @@
 """`notify`: sends notifications about scores, or a test message."""
 
-import asyncio
 import os
 import sys
+from functools import partial
 
 import click
 
@@ -40,7 +40,18 @@ def notify(test: str | None) -> None:
         raise ConfigurationError(
             "the file of SCORING_CONFIG has no `notifications`: there is nothing to send to"
         )
-    run(run_until_signalled(lambda stopping: run_notifier(settings, stopping)))
+    from tarsy_scoring.notifications.loop import Notifier
+    from tarsy_scoring.notifications.targets import open_target
+
+    targets = {name: open_target(name, settings, os.environ) for name in settings.config.notifications}
+    send = partial(
+        run_loop,
+        settings,
+        "notify",
+        lambda metrics: Notifier(settings, targets, metrics),
+        lambda: ensure_topics(settings, [settings.topic_scoring_events]),
+    )
+    run(run_until_signalled(send))
 
 
 def _send_test(settings: Settings, name: str) -> None:
@@ -55,24 +66,3 @@ def _send_test(settings: Settings, name: str) -> None:
         click.echo(plain(f"{name} did not take the message: {error}"), err=True)
         sys.exit(FAILED)
     click.echo(f"{name} has taken the message")
-
-
-async def run_notifier(settings: Settings, stopping: asyncio.Event) -> None:
-    """
-    Send notifications until `stopping`.
-
-    Raises:
-        ConfigurationError: An address or a secret is missing.
-        StartRefused: The topic is missing, or the brokers refuse us.
-    """
-    from tarsy_scoring.notifications.loop import Notifier
-    from tarsy_scoring.notifications.targets import open_target
-
-    targets = {name: open_target(name, settings, os.environ) for name in settings.config.notifications}
-    await run_loop(
-        settings,
-        "notify",
-        lambda metrics: Notifier(settings, targets, metrics),
-        lambda: ensure_topics(settings, [settings.topic_scoring_events]),
-        stopping,
-    )

@@ -22,7 +22,4 @@ def recount(as_json: bool) -> None:
         return await recount_all(parts.database)
 
     days = run_on_parts(work)
-    if as_json:
-        print_json({"days": days})
-        return
-    click.echo(f"counted {counted(days, 'day')} again")
+    print_json({"days": days}) if as_json else click.echo(f"counted {counted(days, 'day')} again")

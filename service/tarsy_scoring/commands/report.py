@@ -6,12 +6,7 @@ import click
 from rich.console import Console
 
 from tarsy_scoring.analytics.daily import Selection
-from tarsy_scoring.commands.shared import (
-    json_option,
-    moment,
-    print_json,
-    run_on_parts,
-)
+from tarsy_scoring.commands.shared import json_option, moment, print_json, run_on_parts
 
 MOST_TOOLS = 50  # the most frequent ones
 

@@ -67,9 +67,14 @@ def score(
     if reference_file and no_judge:
         raise click.UsageError("--reference needs the judge and excludes --no-judge")
     given, shown = _read_reference(reference_file) if reference_file else None, None
+    session_id, chain_id = (
+        storable(file.stem),
+        chain,
+    )  # as in a folder of sessions, where the content is of no use
     try:
         timeline = parse_session(load_session_file(file, settings.max_session_bytes))
-        of_chain = settings.chain(chain or timeline.chain_id)
+        session_id, chain_id = timeline.session_id, chain or timeline.chain_id
+        of_chain = settings.chain(chain_id)
         with_judge = not no_judge and of_chain.judge.enabled
         if given is not None:
             timeline, shown = _with_reference(timeline, given, settings)
@@ -81,7 +86,7 @@ def score(
     except Unscorable as error:
         if dry_run or not as_json:
             raise
-        print_json(_failed_document(settings, registry, file, chain, error))
+        print_json(_failed_document(settings, registry, session_id, chain_id, error))
         sys.exit(FAILED)
     print_json(scored) if as_json else print_text("score.txt", scored)
     has_no_score = scored["status"] != "completed" or (with_judge and scored["total_score"] is None)
@@ -145,19 +150,16 @@ def _score(
 
 
 def _failed_document(
-    settings: Settings, registry: CriteriaRegistry, file: Path, chain: str | None, error: Unscorable
+    settings: Settings, registry: CriteriaRegistry, session_id: str, chain_id: str | None, error: Unscorable
 ) -> dict[str, Any]:
-    """
-    Score document for a session that could not be scored, with the error's kind and message.
-
-    It has the name of the file as the session's id, as in a folder of sessions: the content cannot be used.
-    """
+    """Score document for a session that could not be scored, with the error's kind and message."""
     from tarsy_scoring.scores.document import document, unstored_row
 
-    criteria = settings.chain(chain).criteria
-    current = registry.of_chain(settings.chain(chain)).criteria_hash if criteria in registry else None
+    of_chain = settings.chain(chain_id)
+    criteria = of_chain.criteria
+    current = registry.of_chain(of_chain).criteria_hash if criteria in registry else None
     row = {
-        **unstored_row(storable(file.stem), chain, criteria, current, datetime.now(UTC)),
+        **unstored_row(session_id, chain_id, criteria, current, datetime.now(UTC)),
         "status": "failed",
         "error_kind": error.error_kind,
         "error_message": str(error),

@@ -10,11 +10,7 @@ import click
 import structlog
 
 from tarsy_scoring.analytics.recount import run_recounts
-from tarsy_scoring.commands.shared import (
-    calm_garbage_collector,
-    run,
-    settings_of_environment,
-)
+from tarsy_scoring.commands.shared import calm_garbage_collector, run, settings_of_environment
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.config.studies_extra import load_studies
 from tarsy_scoring.errors import TimelineUnavailable

@@ -195,7 +195,10 @@ def open_tracing(environ: Mapping[str, str]) -> Tracing:
     from opentelemetry.sdk.trace import TracerProvider as ExportingProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    _log_sdk_warnings()
+    for name in ("opentelemetry", "urllib3"):  # the SDK sends with urllib3, which nothing else here uses
+        logger = logging.getLogger(name)
+        logger.propagate = False
+        logger.handlers = [_WarningHandler(logging.WARNING)]
     ours = resources.Resource.create({"service.name": "tarsy-scoring", "service.version": __version__})
     try:
         resource = ours.merge(resources.OTELResourceDetector().detect())
@@ -244,11 +247,3 @@ class _WarningHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         # Without arguments, a text was put together before and may quote them.
         log.warning("traces.impaired", reason=record.msg if record.args else "see the collector")
-
-
-def _log_sdk_warnings() -> None:
-    handler = _WarningHandler(logging.WARNING)
-    for name in ("opentelemetry", "urllib3"):  # the SDK sends with urllib3, which nothing else here uses
-        logger = logging.getLogger(name)
-        logger.propagate = False
-        logger.handlers = [handler]
