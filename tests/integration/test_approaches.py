@@ -1,4 +1,4 @@
-"""Better approaches over many sessions: grouped, on the page and by the command."""
+"""Better approaches over many sessions: grouped, and on the page."""
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta

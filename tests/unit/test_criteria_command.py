@@ -126,28 +126,17 @@ def test_diff_of_the_same_criteria_says_so(tmp_path: Path) -> None:
 # --- validate ------------------------------------------------------------------------------------------
 
 
-def test_validate_prints_every_fault_of_every_file(tmp_path: Path) -> None:
-    good = write(tmp_path / "good.yaml")
-    bad = tmp_path / "bad.yaml"
-    bad.write_text("name: two words\nsystem_prompt: x\nprompt: x\npromt: x\n", encoding="utf-8")
-    worse = tmp_path / "worse.yaml"
+def test_validate_reports_every_fault_of_every_file(tmp_path: Path) -> None:
+    good, worse, missing = write(tmp_path / "good.yaml"), tmp_path / "worse.yaml", tmp_path / "missing.yaml"
+    bad = write(tmp_path / "bad.yaml", name="two words", promt="x")
     worse.write_text("name: [x\n", encoding="utf-8")
-    shown = invoke("validate", str(bad), good, str(worse), str(tmp_path / "missing.yaml"))
-    assert shown.exit_code == 2
+    files = (bad, good, str(worse), str(missing))
+    shown, as_json = invoke("validate", *files), invoke("validate", *files, "--json")
+
+    assert (shown.exit_code, as_json.exit_code) == (2, 2)
     assert shown.stdout.startswith(f"{good}: valid (own, ")
-    reported = shown.stderr.splitlines()
-    assert [line.split(": ")[0] for line in reported] == [str(bad)] * 3 + [str(worse), str(tmp_path / "missing.yaml")]
-    assert f"{bad}: promt: no such key; did you mean 'prompt'?" in reported
-
-
-def test_validate_as_json_has_an_entry_per_file(tmp_path: Path) -> None:
-    good = write(tmp_path / "good.yaml")
-    bad = write(tmp_path / "bad.yaml", reminder_prompt=None)
-    shown = invoke("validate", good, bad, "--json")
-    assert shown.exit_code == 2
-    first, second = json.loads(shown.stdout)
-    assert (first["file"], first["is_valid"], first["name"], first["faults"]) == (good, True, "own", [])
-    assert first["criteria_hash"] == read_criteria_file(Path(good)).criteria_hash
-    assert (second["file"], second["is_valid"], second["criteria_hash"]) == (bad, False, None)
-    [fault] = second["faults"]
-    assert "two_turn needs follow_up_prompt and reminder_prompt" in fault
+    assert f"{bad}: promt: no such key; did you mean 'prompt'?" in shown.stderr.splitlines()
+    documents = json.loads(as_json.stdout)
+    assert [(d["file"], d["is_valid"]) for d in documents] == [(file, file == good) for file in files]
+    assert [fault for d in documents for fault in d["faults"]] == shown.stderr.splitlines()
+    assert documents[1]["criteria_hash"] == read_criteria_file(Path(good)).criteria_hash

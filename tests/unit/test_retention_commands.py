@@ -6,9 +6,7 @@ from click.testing import CliRunner, Result
 
 from tarsy_scoring.commands.erase import erase
 from tarsy_scoring.commands.prune import prune
-from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.retention.pruning import Keep
 
 
@@ -47,10 +45,3 @@ def test_invalid_arguments_are_refused(command: click.Command, arguments: list[s
 def test_each_kind_is_kept_for_its_time(days: int | None, asked: int | None, keep: Keep) -> None:
     """Records recognise events that are delivered again."""
     assert Keep.of(Settings(retention_days=days), asked) == keep
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "x", "36501"])
-def test_an_invalid_retention_is_refused(value: str) -> None:
-    """A typing error must not delete anything."""
-    with pytest.raises(ConfigurationError, match="SCORING_RETENTION_DAYS"):
-        load_settings({"SCORING_RETENTION_DAYS": value})

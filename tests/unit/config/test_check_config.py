@@ -97,10 +97,6 @@ def test_a_judge_without_tls_is_warned_of_beyond_this_machine(run: Run) -> None:
     assert shown.stderr == ""
 
 
-def events_of(shown: Result) -> list[str]:
-    return [warning["event"] for warning in json.loads(shown.stdout)["warnings"]]
-
-
 def test_everything_else_is_printed(run: Run) -> None:
     """Header names, hosts and paths are printed, and of each secret that it is set."""
     shown = json.loads(run("--json").stdout)
@@ -148,13 +144,9 @@ def test_what_differs_from_the_defaults_is_shown_and_all_on_request(run: Run) ->
     assert shown["defaults"] == {"sample_rate": 0.5, "pass_threshold": 50.0}
     assert shown["providers"]["spare"] == {"api_key_env": "JUDGE_KEY", "proxy": "***"}
     assert shown.keys() == {"providers", "defaults", "chains", "gates"}
-    assert "that differ from the defaults: none" in run(config={}, OPENAI_API_KEY="k").stdout
-    gated = {"chains": {"k": {"gates": [{"type": "no_transcript_errors"}]}}}
-    assert file_keys(run(config=CONFIG | gated).stdout)["chains"]["k"] == {"gates": [{"type": "no_transcript_errors"}]}
     variables = brief.stdout.partition("variables that differ")[2].partition("\nkeys of ")[0]
     assert "SCORING_LEASE_S " in variables
     assert "SCORING_SLOTS" not in variables
-    assert len(brief.stdout.splitlines()) < len(whole.stdout.splitlines()) / 2
     everything = json.loads(run("--json", config=config, SCORING_LEASE_S="61").stdout)
     assert file_keys(whole.stdout.replace("\ncriteria:", "\nthe configuration")) == everything["config"]
     assert all(f"  {variable} " in whole.stdout for variable in everything["environment"])
@@ -215,26 +207,15 @@ def test_an_unknown_variable_is_named_with_the_nearest_one(run: Run) -> None:
     assert "did you mean SCORING_LEASE_S?" in shown.stdout
     assert shown.stdout.count("SCORING_ZZZ") == 1
     assert "SCORING_KEY" not in shown.stdout.replace("api_key_env: SCORING_KEY", "")
-    document = run("--json", SCORING_ZZZ="1")
-    assert json.loads(document.stdout)["unknown_variables"] == ["SCORING_ZZZ"]
-    assert "settings.unknown_variable" in events_of(document)
+    document = json.loads(run("--json", SCORING_ZZZ="1").stdout)
+    assert document["unknown_variables"] == ["SCORING_ZZZ"]
+    assert "settings.unknown_variable" in {warning["event"] for warning in document["warnings"]}
 
 
-# A variable, a value that can never work, and words of the refusal.
+# A variable, a value that can never work, and words of the refusal; test_settings.py has the others.
 REFUSED = [
-    *(
-        (variable, f"postgresql://bob:planted7{rest}", says)
-        for variable in ("SCORING_DATABASE_URL", "SCORING_TIMELINE_DATABASE_URL")
-        for rest, says in (
-            ("Secret@db/scores?sslmode=nonsense", "sslmode"),
-            ("[Secret@db/scores", "%XX"),
-            ("Secret@db:70000/scores", "70000"),
-        )
-    ),
-    ("SCORING_TOPIC_DEAD_LETTERS", "session-completed", "give each its own"),
-    ("SCORING_TOPIC_DEAD_LETTERS", "a b", "String should match"),
-    ("SCORING_KAFKA_BOOTSTRAP_SERVERS", "broker:99999", "from 1 to 65535"),
-    ("SCORING_KAFKA_GROUP", " ", "must not be blank"),
+    ("SCORING_DATABASE_URL", "postgresql://bob:planted7Secret@db/scores?sslmode=nonsense", "sslmode"),
+    ("SCORING_TIMELINE_DATABASE_URL", "postgresql://bob:planted7[Secret@db/scores", "%XX"),
     ("SCORING_KAFKA_CA_FILE", "/nowhere/ca.pem", "cannot use /nowhere/ca.pem"),
 ]
 

@@ -1,7 +1,5 @@
 """Gate settings: contradictory or unsafe gates are refused, and each gate has a distinct title."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +17,8 @@ from tarsy_scoring.config.gates import (
     read_json,
     shown,
 )
-from tarsy_scoring.config.values import compile_pattern
 
 GATES: TypeAdapter[Any] = TypeAdapter(Gate)
-PAGE = (Path(__file__).resolve().parents[3] / "docs/gates.md").read_text("utf-8")
 
 VALID: dict[str, dict[str, Any]] = {
     "no_transcript_errors": {},
@@ -69,16 +65,12 @@ def test_assertion_is_parsed_into_kind_and_value() -> None:
         (" exists ", "exists", None),
         ("equals 3", "equals", 3),
         ('equals "3"', "equals", "3"),
-        ("equals null", "equals", None),
         ('equals {"a": [1]}', "equals", {"a": [1]}),
-        ("equals all  good", "equals", "all  good"),
         ("equals {a", "equals", "{a"),
         ("equals NaN", "equals", "NaN"),
         ("contains 3 pods", "contains", "3 pods"),
-        ('contains "x"', "contains", '"x"'),
         ("len >= 2", "len >=", 2),
         ("len==0", "len ==", 0),
-        ("len  >  10", "len >", 10),
     ):
         assert parse_assertion(text) == Assertion(kind, value)
 
@@ -110,19 +102,3 @@ def test_a_path_with_a_backtracking_pattern_is_refused() -> None:
     for function in ("match", "search"):
         with pytest.raises(ValueError, match="not a JSONPath"):
             compile_path(f"$[?{function}(@.x, '(a+)+$')]")
-
-
-def test_invalid_pattern_leaves_stderr_empty(capfd: pytest.CaptureFixture[str]) -> None:
-    """RE2 logs a faulty pattern to stderr unless it is silenced."""
-    with pytest.raises(ValueError, match="RE2"):
-        compile_pattern("(a")
-
-    assert capfd.readouterr() == ("", "")
-
-
-def test_page_has_every_type_with_its_parameters() -> None:
-    """The table of docs/gates.md lists each gate type with each of its parameters."""
-    rows = {m[1]: m[2] for m in re.finditer(r"^\| `(\w+)` \| ([^|]*) \|", PAGE, re.MULTILINE)}
-
-    for type_, model in GATE_TYPES.items():
-        assert set(re.findall(r"`(\w+)`", rows[type_])) == model.model_fields.keys() - {"type", "name"}

@@ -114,29 +114,22 @@ def test_brokers_and_judges_may_be_written_in_several_ways(tmp_path: Path) -> No
 
 
 def test_a_chain_overrides_the_defaults_and_inherits_the_rest(tmp_path: Path) -> None:
-    settings = load(tmp_path, "defaults: {sample_rate: 0.5, max_reminders: 1}\nchains: {k: {max_reminders: 3}}")
-
-    assert (settings.chain("k").sample_rate, settings.chain("k").max_reminders) == (0.5, 3)
-    assert settings.chain("other") == settings.chain(None) == settings.config.defaults
-
-
-def test_gates_of_a_chain_replace_those_of_the_defaults(tmp_path: Path) -> None:
+    """Lists and maps of a chain replace those of the defaults."""
     text = """
-        defaults: {gates: [{type: max_tool_calls, max: 5}], composite: {gate_weight: 1}}
+        defaults: {sample_rate: 0.5, gates: [{type: max_tool_calls, max: 5}], composite: {gate_weight: 1}}
         chains:
           k: {gates: [{type: file_exists, path: a}, {type: tool_called, tool: x}], composite: {judge_weight: 3}}
           without: {gates: [], composite: null}
           same: {}
-        gates: {work_dir: "/s/{session_id}/x-{session_id}"}
     """
     settings = load(tmp_path, text)
+    k, without, same, defaults = map(settings.chain, ("k", "without", "same", "other"))
 
-    assert [g.title for g in settings.chain("k").gates] == ["file_exists a", "tool_called x"]
-    assert settings.chain("k").composite == CompositeWeights(judge_weight=3)
-    assert (settings.chain("without").gates, settings.chain("without").composite) == ((), None)
-    assert settings.chain("same").gates == settings.config.defaults.gates != ()
-    assert settings.chain("same").composite == CompositeWeights(gate_weight=1)
-    assert settings.config.gates.work_dir == "/s/{session_id}/x-{session_id}"
+    assert ([g.title for g in k.gates], k.sample_rate) == (["file_exists a", "tool_called x"], 0.5)
+    assert k.composite == CompositeWeights(judge_weight=3)
+    assert (without.gates, without.composite) == ((), None)
+    assert (same.gates, same.composite) == (defaults.gates, CompositeWeights(gate_weight=1))
+    assert defaults == settings.chain(None) == settings.config.defaults
 
 
 def test_variables_fill_the_yaml(tmp_path: Path) -> None:
@@ -165,8 +158,3 @@ def test_missing_api_key_is_named_with_its_remedy(tmp_path: Path) -> None:
         read_api_key(settings, "main", {})
     assert read_api_key(settings, "main", {"JUDGE_KEY": "k"}) == "k"
     assert read_api_key(settings, "local", {}) is None
-
-
-def test_unknown_scoring_variables_are_kept_for_a_warning(tmp_path: Path) -> None:
-    """Such a variable may be misspelt, or set by Kubernetes for a service."""
-    assert load(tmp_path, SCORING_SLOTZ="3").unknown_variables == ("SCORING_SLOTZ",)

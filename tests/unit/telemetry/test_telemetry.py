@@ -124,23 +124,18 @@ async def test_the_time_of_the_last_pass_advances_unless_brokers_are_away(
 
 async def test_readiness_is_the_first_check_that_fails() -> None:
     health = Health("starting")
-    answers: dict[str, str | None] = {"first": None, "second": "second"}
-
-    async def first() -> str | None:
-        return answers["first"]
+    answers: list[str | None] = [None, "second"]
 
     async def second() -> str | None:
-        return answers["second"]
+        return answers[1]
 
     found = [await health.missing()]
-    health.add(first)
-    found.append(await health.missing())
-    health.add(second)
-    found.append(await health.missing())
-    answers["first"] = "first"
-    found.append(await health.missing())
+    for check in (lambda: answers[0], second):
+        health.add(check)
+        found.append(await health.missing())
+    answers[0] = "first"
 
-    assert found == ["starting", None, "second", "first"]
+    assert [*found, await health.missing()] == ["starting", None, "second", "first"]
 
 
 # --- log lines -----------------------------------------------------------------------------------------
