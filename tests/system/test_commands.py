@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import tempfile
@@ -93,6 +92,4 @@ async def test_the_demo_scores_every_example(service: Service) -> None:
     assert "10 of 10 sessions scored" in demo.stdout
     assert demo.stdout.count("/100") == 10
     assert "recorded judgements" in demo.stdout
-    reasons = re.findall(r"gates: fail .*\n +(gate '.+' failed: .+)", demo.stdout)
-    assert len(reasons) == demo.stdout.count("gates: fail") > 0
     assert await demo.stop() == 0

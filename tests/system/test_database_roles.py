@@ -94,7 +94,6 @@ COMMANDS = (
 )
 READS = (
     "sessions",
-    "review",
     "export",
     "analytics/trends",
     "analytics/missing-tools",
