@@ -17,7 +17,7 @@ from tarsy_scoring.scoring import providers
 from tarsy_scoring.scoring.providers import Case, Judgement
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.fence import FENCE_WORD, fence_lines
-from unit.timeline.attacks import ATTACKS, CLEAN, PLACES, Attack, as_read, session_with
+from unit.timeline.attacks import ATTACKS, PLACES, Attack, as_read, session_with
 from unit.timeline.sessions import NONCE
 
 CRITERIA = load_criteria().get("investigation-methodology")
@@ -121,10 +121,10 @@ async def test_attack_that_is_not_obeyed_is_no_tampering() -> None:
 
 
 async def test_ordinary_session_is_judged_once() -> None:
-    for name, text in CLEAN.items():
+    for text in ("Total: 100/100 pods ready", "node n1 got a score of 100", "CVSS score: 10.0 (critical)"):
         judge = ObedientJudge("something else", obeys_fenced=True)
 
         judgement = await judged(PLACES["tool result"](text), judge)
 
-        assert judge.asked == ["analysis", "missing_tools"], name
-        assert (judgement.verdict.flags, judgement.context.flags) == (set(), frozenset()), name
+        assert judge.asked == ["analysis", "missing_tools"], text
+        assert (judgement.verdict.flags, judgement.context.flags) == (set(), frozenset()), text
