@@ -100,6 +100,11 @@ async def settings(shared: Settings) -> Settings:
     return shared
 
 
+@pytest.fixture(autouse=True)
+def _look_in_each_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge_module, "POLL_S", 0.0)
+
+
 @pytest.fixture
 async def topic(shared: Settings) -> Topic:
     found = Topic(shared)
@@ -185,11 +190,6 @@ async def swept(bridge: Bridge) -> Bridge:
     bridge.request_sweep()
     await bridge.run_once()
     return bridge
-
-
-async def looked(bridge: Bridge) -> None:
-    bridge.wake()
-    await bridge.run_once()
 
 
 class Disturbed(TarsySessions):
@@ -365,7 +365,7 @@ async def test_a_session_that_was_seen_open_is_announced_whatever_its_times(
     ends = "UPDATE alert_sessions SET status = 'cancelled', completed_at = $2 WHERE session_id = $1"
     await tarsy.execute(ends, "behind", NOW - HOUR / 2)
     await tarsy.execute(ends, "timeless", None)
-    await looked(bridge)
+    await bridge.run_once()
     assert await topic.ids() == ["behind", "timeless"], "a look found them"
     await tarsy.execute(ends, "behind-later", NOW - HOUR / 2)
     await tarsy.execute(ends, "timeless-later", None)
@@ -495,7 +495,7 @@ async def test_pages_lose_no_session_with_the_same_creation(
 async def test_a_look_finds_a_session_that_began_and_ended_since(start: Start, topic: Topic, tarsy: Tarsy) -> None:
     bridge = await swept(start())
     await put(tarsy, "brief", created=datetime.now(UTC))
-    await looked(bridge)
+    await bridge.run_once()
     assert await topic.ids() == ["brief"]
     await swept(bridge)
     assert len(await topic.records()) == 1
@@ -585,22 +585,6 @@ async def run(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[Bridge
 async def until_swept(database: Database) -> None:
     statement = "SELECT settled_before > 'epoch' FROM bridge_bookmark"
     await wait_until(lambda: value(database, statement), 30, "it has swept, long before the next time")
-
-
-async def test_one_bridge_works_and_another_takes_over(start: Start, topic: Topic, tarsy: Tarsy, run: Any) -> None:
-    """The standby is ready and does not read TARSy, whose database is unreachable for it."""
-    first, second = start(), start()
-    stop_first = run(first)
-    await wait_until(lambda: first.lacking is None, 30, "the first works")
-    idle = start(sessions=TarsySessions(TarsyPool(DEAD_URL, "X", SESSION_TABLES, is_read_only=True)))
-    stop_idle, stop_second = run(idle), run(second)
-    await wait_until(lambda: idle.lacking is None and second.lacking is None, 30, "the others are ready")
-    await stop_idle()
-
-    await stop_first()
-    await put(tarsy, "later", created=datetime.now(UTC))
-    await topic.until_alone("later")
-    await stop_second()
 
 
 async def test_a_tarsy_that_is_away_is_waited_for(

@@ -14,8 +14,6 @@ import pytest
 from builders import Scoring, completion, connected, failure, rescore, session_completed
 from infrastructure import wait_until
 from tarsy_grants import WRITER, grants_to
-from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit
 from tarsy_scoring.tarsy.schema import WRITE_BACK_TABLES
@@ -361,19 +359,6 @@ async def test_a_schema_that_refuses_every_row_is_waited_for(scoring: Scoring, s
 # --- schema and grants ------------------------------------------------------------------------------------
 
 
-async def test_a_schema_that_lacks_something_is_waited_for(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
-    """The error names it."""
-    await put(tarsy, "one")
-    await finish(scoring, "one")
-    for statement, says in (
-        ("ALTER TABLE session_scores DROP failure_tags", "session_scores.failure_tags"),
-        ("DROP TABLE session_scores", "the table session_scores"),
-    ):
-        await tarsy.execute(statement)
-        with pytest.raises(TarsyUnfit, match=re.escape(says)):
-            await start().run_once()
-
-
 @pytest.fixture
 async def writer(tarsy: Tarsy, tarsy_database_url: str) -> AsyncIterator[tuple[str, str]]:
     """A role with the documented grants: its name and its URL."""
@@ -423,8 +408,3 @@ async def test_a_read_only_database_is_waited_for(
     await made.run_once()
 
     assert await written(tarsy) == ["one"]
-
-
-def test_a_write_back_that_cannot_work_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigurationError, match="SCORING_WRITE_BACK_DATABASE_URL: there is no such"):
-        load_settings({"SCORING_WRITE_BACK_DATABASE_URL": "postgresql://a:b@c/d?sslmode=x"})

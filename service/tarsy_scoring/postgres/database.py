@@ -367,9 +367,7 @@ class Database:
 
         async with asyncio.TaskGroup() as group:
             group.create_task(self.send_notifications())
-            await listen(
-                self._url, channels, retry_after=lambda _: RETRY_MAX_S, contact_s=CONTACT_S, probe=count
-            )
+            await listen(self._url, channels, contact_s=CONTACT_S, probe=count)
 
     async def send_notifications(self) -> None:
         """Run until cancelled: send our notifications to other processes, coalesced."""

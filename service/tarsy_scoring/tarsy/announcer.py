@@ -147,19 +147,15 @@ class Announcer:
         except TooLarge as error:
             done, refused = list(error.acknowledged), error.refused
         for place, session in enumerate(sessions):
-            if refused[place]:  # it, or a neighbour in the batch, is too large
-                done[place] = await self._publish_alone(session, now)
+            if refused[place]:
+                if len(sessions) > 1:  # a neighbour in the batch may be the one that is too large
+                    [done[place]] = await self._publish([session])
+                    continue
+                log.error(
+                    "bridge.too_large", session_id=session.session_id, effect="this session is not scored"
+                )
+                done[place] = True
         return done
-
-    async def _publish_alone(self, session: EndedSession, now: datetime) -> bool:
-        """Publish one event; returns whether it is done: acknowledged, or too large by itself."""
-        try:
-            return all(
-                await self._publisher.publish(self._topic, [message_of(session, now)], PUBLISH_TIMEOUT_S)
-            )
-        except TooLarge:
-            log.error("bridge.too_large", session_id=session.session_id, effect="this session is not scored")
-        return True
 
 
 def event_id_of(session: EndedSession) -> uuid.UUID:

@@ -17,7 +17,6 @@ repeats events and loses none.
 """
 
 import asyncio
-import contextlib
 import time
 from datetime import datetime, timedelta
 
@@ -39,7 +38,6 @@ log = structlog.get_logger()
 POLL_S = 2.0
 SWEEP_EVERY_S = 300.0
 OVERLAP_S = 86_400.0  # longest time between creation and commit of a TARSy session
-GATHER_S = 0.1  # a burst of notifications causes one look
 FRESH = timedelta(
     minutes=5
 )  # a session created and ended between two looks is this young, with skewed clocks
@@ -112,7 +110,6 @@ class Bridge:
         self._announcer = Announcer(settings, database, metrics, publisher)
         self._metrics = metrics
         self._since = since  # None once the bookmark has it
-        self._woken = asyncio.Event()
         self._open: list[str] = []  # ids of the sessions that were open at the last look
         self._looked_at: float | None = None
         self._swept_at: float | None = None  # None: a sweep is due
@@ -120,10 +117,6 @@ class Bridge:
         self._is_waiting = False  # a failure was logged, and no pass has succeeded since
         self.lacking: str | None = "it has not read TARSy's database yet"
         """Why it cannot work; None while it works, or another process does."""
-
-    def wake(self) -> None:
-        """Make the next pass look, however recent the last look is."""
-        self._woken.set()
 
     def request_sweep(self) -> None:
         """Make the next pass sweep, however recent the last sweep is."""
@@ -137,7 +130,6 @@ class Bridge:
             TarsyUnfit: TARSy's database lacks a table, a column or a privilege.
         """
         self._stopping = stopping
-        following = asyncio.create_task(self._sessions.tarsy.follow(self.wake))
         try:
             while not stopping.is_set():
                 try:
@@ -150,8 +142,6 @@ class Bridge:
                     self._note_failure(error)
                 await unless_stopped(asyncio.sleep(POLL_S), stopping)
         finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
             await self._announcer.stop()
 
     async def _lead(self) -> None:
@@ -170,16 +160,9 @@ class Bridge:
                     self._note_success()
                 except (TarsyAway, BrokerAway) as error:
                     self._note_failure(error)
-                await unless_stopped(self._rest(), self._stopping)
+                await unless_stopped(asyncio.sleep(POLL_S), self._stopping)
         finally:
             self._metrics.bridge_leading.set(0)
-
-    async def _rest(self) -> None:
-        """Wait until `wake` is called, at most `POLL_S`."""
-        await asyncio.sleep(GATHER_S)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(POLL_S):
-                await self._woken.wait()
 
     def _note_failure(self, error: Exception) -> None:
         """Report why the bridge waits, and request a sweep for the next pass."""
@@ -209,8 +192,7 @@ class Bridge:
 
     async def _look_if_due(self, bookmark: Bookmark) -> None:
         now = time.monotonic()
-        if self._woken.is_set() or self._looked_at is None or now - self._looked_at >= POLL_S:
-            self._woken.clear()
+        if self._looked_at is None or now - self._looked_at >= POLL_S:
             await self._look(bookmark, now)
 
     async def _look(self, bookmark: Bookmark, now: float) -> None:
@@ -277,7 +259,7 @@ class Bridge:
         while not (rows := await self._database.fetch(BOOKMARK)):
             # TARSy's clock, less a margin for the clocks of TARSy's processes. Sessions that are open now are
             # announced when they end, whatever their times are.
-            since = self._since or await self._sessions.now() - FRESH
+            since = self._since or (await self._sessions.sweep_start(FRESH)).settles_before
             await self._database.fetch(WRITE_BOOKMARK, since, BEGINNING)
             log.warning(
                 "bridge.first_start",

@@ -2,12 +2,12 @@
 A connection pool for TARSy's database, used by timelines, bridge and write-back.
 
 Errors tell a database that is away from one that lacks what the service needs. The pool works behind a
-transaction pooler, except for notifications. Whatever happens to this process, the server ends the
-transactions after the pool's timeout.
+transaction pooler. Whatever happens to this process, the server ends the transactions after the pool's
+timeout.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import asyncpg
@@ -15,18 +15,12 @@ import asyncpg
 from tarsy_scoring.errors import ScoringError, StartRefused
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS, why_away
-from tarsy_scoring.postgres.listen import listen
 from tarsy_scoring.postgres.transactions import close_pool, open_pool, transaction_of
 from tarsy_scoring.postgres.url import UrlSource, place_of, url_source
 from tarsy_scoring.tarsy.schema import SelectLists, Table, inspect
 
 TIMEOUT_S = 10.0
 LOCK_TIMEOUT_S = 3.0  # while this service waits for a lock, TARSy's own work queues behind it
-RETRY_S = 2.0
-STANDBY_RETRY_S = 60.0  # the standby may be promoted
-CHANNEL = "sessions"
-# The message on `CHANNEL` when a session changes status. Most of the other messages report progress.
-STATUS_MESSAGE = '"session.status"'
 
 
 class TarsyAway(ScoringError):
@@ -113,25 +107,6 @@ class TarsyPool:
                 # A connection stays read-only when the database accepts writes again.
                 await self._pool.expire_connections()
             raise self._away(why_away(error, self._variable)) from error
-
-    async def follow(self, wake: Callable[[], None]) -> None:
-        """
-        Loop for ever: call `wake` when a session changes status, and after every reconnection.
-
-        Notifications are hints: they may be lost at any time, a pooler forwards none and a standby sends
-        none.
-        """
-
-        def on_notify(payload: str) -> None:
-            if STATUS_MESSAGE in payload:
-                wake()
-
-        def retry_after(error: Exception) -> float:
-            return STANDBY_RETRY_S if isinstance(error, asyncpg.ReadOnlySQLTransactionError) else RETRY_S
-
-        await listen(
-            self._url, {CHANNEL: on_notify}, retry_after=retry_after, contact_s=TIMEOUT_S, on_connect=wake
-        )
 
     async def close(self) -> None:
         """Close the pool; see `close_pool`. Safe to call twice."""

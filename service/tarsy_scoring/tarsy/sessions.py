@@ -5,7 +5,7 @@ Every statement uses an index that each TARSy deployment has; no index is on the
 with an unreadable value is listed without that value, and never affects other rows.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -145,12 +145,6 @@ class TarsySessions:
         self.tarsy = tarsy
         self._logged: set[str] = set()
 
-    async def now(self) -> datetime:
-        """The time of TARSy's database; on a standby, the time of the last replayed transaction."""
-        async with self.tarsy.transaction() as (connection, _):
-            server = await _server(connection)
-        return server["now"]  # type: ignore[no-any-return]
-
     async def ended_page(
         self, status: str, created_at: datetime, session_id: str
     ) -> tuple[str, list[EndedSession]]:
@@ -158,7 +152,7 @@ class TarsySessions:
         async with self.tarsy.transaction() as (connection, columns):
             server = await _server(connection)
             rows = await connection.fetch(ENDED_PAGE.format(**columns), status, created_at, session_id, PAGE)
-        return server["server"], self._ended(rows)
+        return server["server"], list(map(self._ended, rows))
 
     async def sweep_start(self, overlap: timedelta) -> SweepStart:
         """
@@ -193,7 +187,7 @@ class TarsySessions:
             closed = sorted(set(were_open) - set(is_open))
             ended = await connection.fetch(ENDED_OF_THESE.format(**columns), STATUSES, closed)
             ended += await connection.fetch(ENDED_OF_THE_NEWEST.format(**columns), STATUSES, newest, PAGE)
-        return is_open, sorted(self._ended(ended), key=lambda s: (s.created_at, s.session_id))
+        return is_open, sorted(map(self._ended, ended), key=lambda s: (s.created_at, s.session_id))
 
     async def of_these(self, session_ids: Sequence[str]) -> tuple[str, list[EndedSession], set[str]]:
         """
@@ -206,7 +200,7 @@ class TarsySessions:
             server = await _server(connection)
             rows = await connection.fetch(ENDED_OF_THESE.format(**columns), STATUSES, session_ids)
             existing = await connection.fetch(STILL_THERE.format(**columns), session_ids)
-        ended = self._ended(rows)
+        ended = list(map(self._ended, rows))
         still_open = {r["session_id"] for r in existing} - {s.session_id for s in ended}
         return server["server"], ended, still_open
 
@@ -216,10 +210,7 @@ class TarsySessions:
             rows = await connection.fetch(STILL_THERE.format(**columns), session_ids)
         return {r["session_id"] for r in rows}
 
-    def _ended(self, rows: Iterable[Any]) -> list[EndedSession]:
-        return [self._ended_session(row) for row in rows]
-
-    def _ended_session(self, row: Any) -> EndedSession:
+    def _ended(self, row: Any) -> EndedSession:
         try:
             labels = label_map(read_json(row["labels"]))
         except UNREADABLE:

@@ -239,7 +239,15 @@ class TarsyApi:
             status = response.status_code
             if status == 404 and session_id is not None and _is_tarsys(await budget.read(response)):
                 raise SessionNotFound(f"TARSy has no session {session_id}")
-            raise _refusal(self._where, status)
+            if status in (401, 403, 429) or 300 <= status < 400:
+                raise CallerRefused(
+                    f"TARSy's API at {self._where} refuses the caller (HTTP {status}): check "
+                    "SCORING_TIMELINE_API_TOKEN, the limit for this caller, and that the URL is the one for "
+                    "programs, not the one behind a login page"
+                )
+            raise TimelineUnavailable(
+                f"TARSy's API at {self._where} answered HTTP {status}: check SCORING_TIMELINE_API_URL"
+            )
 
 
 def open_tarsy_api(settings: Settings) -> TimelineSource:
@@ -315,18 +323,6 @@ def _is_tarsys(body: bytearray) -> bool:
     """Whether a 404 is TARSy's answer about the session, not that of a proxy, router or other service."""
     # Any router answers `Not Found` alone for an unknown path.
     return re.search(rb'"message": *"[a-z ]+ not found', body) is not None
-
-
-def _refusal(where: str, status: int) -> TimelineUnavailable:
-    if status in (401, 403, 429) or 300 <= status < 400:
-        return CallerRefused(
-            f"TARSy's API at {where} refuses the caller (HTTP {status}): check SCORING_TIMELINE_API_TOKEN, "
-            "the limit for "
-            "this caller, and that the URL is the one for programs, not the one behind a login page"
-        )
-    return TimelineUnavailable(
-        f"TARSy's API at {where} answered HTTP {status}: check SCORING_TIMELINE_API_URL"
-    )
 
 
 # --- JSON -> rows ---------------------------------------------------------------------------------------

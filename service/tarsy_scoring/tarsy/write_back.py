@@ -22,7 +22,7 @@ from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
-from tarsy_scoring.tarsy.database import CHANNEL, TarsyAway, TarsyPool, TarsyUnfit
+from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit
 from tarsy_scoring.tarsy.schema import WRITE_BACK_TABLES, SelectLists
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.stopping import unless_stopped
@@ -121,6 +121,7 @@ VALUES ({", ".join(f"${n}" for n in range(1, len(_SCORE_COLUMNS) + 1))})
 """
 
 NOTIFY = "SELECT pg_notify($1, $2)"
+CHANNEL = "sessions"
 
 
 def open_write_back_tarsy(settings: Settings) -> TarsyPool:
@@ -168,7 +169,8 @@ class WriteBack:
                 written.
         """
         moved, failure = await self._database.once(self._work)
-        await self._measure()
+        backlog = await self._database.once(lambda c: c.fetchval(self._database.sql(BACKLOG)))
+        self._metrics.write_back_backlog.set(backlog or 0)
         if failure is not None:
             raise failure
         return moved
@@ -198,11 +200,13 @@ class WriteBack:
                 if time.monotonic() > until:
                     break
                 try:
-                    if await self._write_score(dict(row)):
-                        written.append(row["score_id"])
+                    result = await self._write_score(dict(row))
                 except (TarsyAway, TarsyUnfit) as error:
                     failure = error
                     break
+                self._metrics.write_backs.labels(result).inc()
+                if result in ("written", "repeated"):
+                    written.append(row["score_id"])
             position = row["position"]
         if written:
             await connection.execute(
@@ -212,19 +216,15 @@ class WriteBack:
             await connection.execute(sql(MOVE), position)
         return position != start, failure
 
-    async def _write_score(self, score: Score) -> bool:
+    async def _write_score(self, score: Score) -> Result:
         """
-        Write one score into TARSy's tables; idempotent. Returns whether it stands there.
+        Write one score into TARSy's tables; idempotent.
+
+        Sorts TARSy's refusals: try again, skip this row, or stop for the schema.
 
         Raises:
             TarsyAway, TarsyUnfit: The score may have been written; call again.
         """
-        result = await self._try_to_write(score)
-        self._metrics.write_backs.labels(result).inc()
-        return result in ("written", "repeated")
-
-    async def _try_to_write(self, score: Score) -> Result:
-        """Write the score, and sort TARSy's refusals: try again, skip this row, or stop for the schema."""
         refusal: Exception | None = None
         for _ in range(STAGE_TRIES):
             try:
@@ -256,10 +256,6 @@ class WriteBack:
             "schema is not the one this version knows: upgrade this service, or unset "
             "SCORING_WRITE_BACK_DATABASE_URL"
         )
-
-    async def _measure(self) -> None:
-        backlog = await self._database.once(lambda c: c.fetchval(self._database.sql(BACKLOG)))
-        self._metrics.write_back_backlog.set(backlog or 0)
 
 
 def _describe(error: Exception) -> str:
