@@ -140,7 +140,7 @@ class Scoring:
     async def take_back(self, max_attempts: int = 5, deadline_s: float = 3600) -> dict[str, str]:
         """Take back the scores whose lease has expired; gives the new status by session."""
         lost = await self.leases.take_back_expired(max_attempts, deadline_s)
-        return {score.session_id: score.status for score in lost}
+        return {score["session_id"]: score["status"] for score in lost}
 
     async def rows(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
         return [dict(r) for r in await self.database.once(lambda c: c.fetch(sql, *arguments))]

@@ -19,7 +19,6 @@ from builders import (
     session_completed,
 )
 from infrastructure import wait_until
-from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.inbox import NotStorable
 
@@ -116,29 +115,6 @@ async def test_an_unstorable_request_refuses_its_batch(scoring: Scoring) -> None
     assert await scoring.accept(good) == ["accepted"]
 
 
-async def test_every_disposition_can_be_looked_up_by_event_id(scoring: Scoring) -> None:
-    of = policy(off={"enabled": False}, none={"sample_rate": 0.0})
-    async with open_scoring(scoring.url, of) as ours:
-        expected = {
-            "accepted": session_completed("s-1"),
-            "in_progress": session_completed("s-1"),
-            "superseded": rescore("s-1", criteria=OTHER_CRITERIA, event_id="older"),
-            "deferred": rescore("s-1", criteria=OTHER_CRITERIA, event_id="newer"),
-            "disabled": session_completed("s-2", chain_id="off"),
-            "sampled_out": session_completed("s-2", chain_id="none"),
-            "status_not_scored": session_completed("s-2", session_status="failed"),
-            "stale": session_completed("s-2", is_stale=True),
-        }
-        await ours.accept(*expected.values())
-        found = {d: await ours.inbox.requests_of_event(r.event_id or "") for d, r in expected.items()}
-
-    assert {d: [r["disposition"] for r in rows] for d, rows in found.items()} == {d: [d] for d in expected}
-    score_id = await scoring.value("SELECT score_id FROM session_scores")
-    with_score = {d for d, [row] in found.items() if row["score_id"] == score_id}
-    assert with_score == {"accepted", "in_progress"}
-    assert await scoring.inbox.requests_of_event("nobody-sent-this") == []
-
-
 async def test_a_session_scored_under_current_criteria_is_not_scored_again(scoring: Scoring) -> None:
     scores = []
     for _ in range(2):
@@ -187,24 +163,3 @@ async def test_a_pending_score_takes_the_highest_requested_priority(scoring: Sco
     expected = {waiting.session_id: priority for waiting, _, priority in cases} | {"beside": bulk}
     assert {r["session_id"]: r["priority"] for r in stored} == expected
     assert await scoring.events() == ["queued"] * len(expected)
-
-
-async def test_new_scores_notify_other_processes(scoring: Scoring) -> None:
-    """Also in a schema whose name has the maximum length, where names of channels are shortened."""
-    schema = "s" * 63
-    here, there = (Database(scoring.url, schema, pool_size=2) for _ in range(2))
-    await here.open()
-    await there.open()
-    async with asyncio.TaskGroup() as group:
-        carriers = [group.create_task(d.exchange_notifications()) for d in (here, there)]
-        try:
-            async with asyncio.timeout(30):
-                heard = group.create_task(there.wait_notified("scores", 600))
-                while not heard.done():  # the other side may not listen yet
-                    here.notify("scores")
-                    await asyncio.wait([heard], timeout=0.05)
-        finally:
-            for carrier in carriers:
-                carrier.cancel()
-    await here.close()
-    await there.close()

@@ -132,10 +132,10 @@ async def test_criteria_that_no_worker_knows_fail_after_the_grace(database_url: 
         await announce(only.service.inbox)
         [failed] = await fail_unknown(only.service.inbox, GRACE_S)
 
-        score = await only.service.score(failed.score_id)
+        score = await only.service.score(failed["score_id"])
         assert (score["status"], score["error_kind"]) == ("failed", "unknown_criteria")
         assert '"house-rules"' in score["error_message"]
-        (*_, last) = await only.service.events(failed.score_id)
+        (*_, last) = await only.service.events(failed["score_id"])
         assert (last["type"], last["error_kind"]) == ("scoring.failed", "unknown_criteria")
         assert await only.claims() == 1
         assert (await only.ends())["status"] == "completed"
@@ -161,7 +161,7 @@ async def test_an_automatic_request_outlives_misspelt_criteria_that_it_joined(
 
         statement = "SELECT disposition FROM scoring_requests WHERE source = 'session-completed' ORDER BY received_at"
         rows = await after.service.database.fetch(statement)
-        assert failed.error_kind == "unknown_criteria"
+        assert failed["error_kind"] == "unknown_criteria"
         assert [r["disposition"] for r in rows] == [disposition, "in_progress"]
         assert await after.claims() == claims
 
@@ -183,7 +183,7 @@ async def test_a_backlog_longer_than_the_grace_fails_nothing_that_a_worker_knows
         assert await fail_unknown(one.service.inbox, GRACE_S) == []
 
         await one.wait_on(2)
-        failed = {s.session_id: s.error_kind for s in await fail_unknown(one.service.inbox, GRACE_S)}
+        failed = {s["session_id"]: s["error_kind"] for s in await fail_unknown(one.service.inbox, GRACE_S)}
         assert failed == {"one": "unknown_criteria", "two": "unknown_criteria"}  # any worker may judge the third
 
 
@@ -226,7 +226,7 @@ async def test_sessions_of_a_removed_chain_reach_no_other_provider(database_url:
         await announce(after.service.inbox)
         [failed] = await fail_unknown(after.service.inbox, GRACE_S)
 
-        score = await after.service.score(failed.score_id)
+        score = await after.service.score(failed["score_id"])
         assert (score["error_kind"], '"billing"' in score["error_message"], after.asked) == ("unknown_chain", True, [])
         await after.service.request(source=SOURCE_RESCORE, chain_id="billing", force=True)
         assert await after.claims() == 1

@@ -18,7 +18,7 @@ from tarsy_scoring.events import ScoringCompleted
 from tarsy_scoring.kafka.topics import read_topic
 from tarsy_scoring.outbox.outbox import NewEvent, emit
 from tarsy_scoring.outbox.relay import Relay
-from tarsy_scoring.queue.backlog import UnpublishedEvents, unpublished_events
+from tarsy_scoring.queue.backlog import unpublished_events
 from tarsy_scoring.telemetry.metrics import Metrics
 
 LARGE = "session-7"
@@ -78,7 +78,7 @@ async def relay_all(scoring: Scoring, settings: Settings, metrics: Metrics) -> l
     running = asyncio.create_task(Relay(settings, scoring.database, metrics).run(stopping))
 
     async def is_empty() -> bool:
-        return await unpublished_events(scoring.database) == UnpublishedEvents(0, 0.0)
+        return await unpublished_events(scoring.database) == (0, 0.0)
 
     try:
         await wait_until(is_empty, 120, "every event is marked")

@@ -232,7 +232,7 @@ async def test_a_worker_takes_back_no_score_that_it_runs(scoring: Scoring) -> No
 
     [taken] = await scoring.leases.take_back_expired(5, 3600, running={running.lease_token})
 
-    assert taken.session_id == "session-2"
+    assert taken["session_id"] == "session-2"
 
 
 async def test_a_lease_renewed_meanwhile_is_not_taken_back(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:

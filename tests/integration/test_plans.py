@@ -159,7 +159,7 @@ STATEMENTS = {
     "references-of-sessions": (scores.REFERENCES_OF_SESSIONS, SOME_SESSIONS, "session_references_of_session"),
     "reference-of-score": (stored_references.OF_SCORE, SCORE, "session_references_pkey"),
     "scores-of-requests": (inbox.SCORES_OF_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
-    "requests-of-score": (inbox.REQUESTS_OF_SCORE, SCORE, "scoring_requests_score"),
+    "requests-of-score": (inbox.SURVIVING_REQUEST, f"{SCORE}, 'session-completed'", "scoring_requests_score"),
     "requests-by-event": (inbox.REQUESTS_BY_EVENT, "'event-77', 1000", "scoring_requests_event"),
     "emit": (
         outbox.EMIT,

@@ -20,7 +20,7 @@ from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.topics import read_topic
 from tarsy_scoring.outbox.relay import POLL_S, Relay
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.queue.backlog import UnpublishedEvents, unpublished_events
+from tarsy_scoring.queue.backlog import unpublished_events
 from tarsy_scoring.telemetry.metrics import Metrics
 
 EVENTS = 60
@@ -173,7 +173,7 @@ async def test_a_notification_wakes_the_relay_at_work_alone(
         await wait_until(is_published, 30, "the event is published")
 
     async def is_published() -> bool:
-        return await unpublished_events(scoring.database) == UnpublishedEvents(0, 0.0)
+        return await unpublished_events(scoring.database) == (0, 0.0)
 
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         opened = [await stack.enter_async_context(open_scoring(scoring.url, pool_size=3)) for _ in range(4)]

@@ -18,7 +18,6 @@ from builders import (
     rescore,
 )
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.queue import selection
 from tarsy_scoring.queue.admission import Policy, Request
 from tarsy_scoring.queue.selection import Amount, estimate_of, never_scored, obsolete_sessions
 from tarsy_scoring.timeline.model import FoundSession
@@ -117,10 +116,7 @@ async def unscored(scoring: Scoring, *sessions: FoundSession) -> list[str]:
     return [s.session_id for s in await never_scored(scoring.database, listed())]
 
 
-async def test_never_scored_are_sessions_without_a_production_score(
-    scoring: Scoring, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(selection, "_BATCH", 3)
+async def test_never_scored_are_sessions_without_a_production_score(scoring: Scoring) -> None:
     await scored(scoring, "completed")
     await scoring.store.end(failure(await scoring.claimed("failed")))
     await scoring.store.end(failure(await scoring.claimed("declined"), status="cancelled", error_kind="cancelled"))

@@ -11,6 +11,7 @@ from builders import Scoring, completion, connected, session_completed, step, tu
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.store import SessionFacts, StoredTurn
+from tarsy_scoring.retention.erasure import erase
 
 # --- within an attempt ---------------------------------------------------------------------------------
 
@@ -102,7 +103,7 @@ WRITES: dict[str, Callable[[Scoring, ClaimedScore], Awaitable[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("how_lost", ["taken-back", "claimed-again", "ended", "cancelled"])
+@pytest.mark.parametrize("how_lost", ["taken-back", "claimed-again", "ended", "cancelled", "erased"])
 async def test_without_the_lease_nothing_is_written(scoring: Scoring, how_lost: str) -> None:
     held = await scoring.claimed()
     if how_lost in ("taken-back", "claimed-again"):
@@ -115,6 +116,8 @@ async def test_without_the_lease_nothing_is_written(scoring: Scoring, how_lost: 
         await scoring.store.end(completion(held))
     if how_lost == "cancelled":
         assert await scoring.leases.cancel(held.score_id, "alice")
+    if how_lost == "erased":
+        await erase(scoring.database, scoring.leases, held.session_id, by="ada", relay_wait_s=0)
     before = await scoring.everything()
 
     for write in WRITES.values():

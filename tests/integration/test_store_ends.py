@@ -173,21 +173,6 @@ async def test_every_end_promotes_the_deferred_request(
     assert len([e for e in events if e in TERMINAL]) == 1
 
 
-@pytest.mark.parametrize("way", ["put-back", "taken-back"])
-async def test_a_score_put_or_taken_back_promotes_no_request(scoring: Scoring, way: str) -> None:
-    running = await scoring.claimed()
-    await scoring.accept(waiting := rescore(criteria=OTHER_CRITERIA))
-
-    if way == "put-back":
-        await scoring.leases.put_back(running, due_s=1, waiting_reason="retry", burns=True, spent_s=1)
-    else:
-        await scoring.lapse(running)
-        await scoring.take_back()
-
-    assert (await scoring.dispositions())[waiting.request_id] == "deferred"
-    assert await scoring.value("SELECT count(*) FROM session_scores") == 1
-
-
 async def test_a_deferred_request_that_a_score_answers_is_not_promoted(scoring: Scoring) -> None:
     """It gets the disposition `already_scored` and that score."""
     first = await scoring.claimed(criteria=OTHER_CRITERIA)

@@ -11,14 +11,12 @@ from builders import DEFAULT_CRITERIA, HASHES, OTHER_CRITERIA, policy, rescore, 
 from tarsy_scoring.queue.admission import (
     OpenScore,
     Policy,
-    Priority,
     Purpose,
     Request,
     SessionState,
     admit,
     decide,
     is_sampled,
-    surviving_request,
 )
 from tarsy_scoring.references.model import Reference
 
@@ -178,20 +176,6 @@ def test_another_purpose_does_not_touch_the_production_score() -> None:
 
         assert (decision.disposition, state) == ("accepted", before)
         assert decision.score_id not in (None, RUNNING, SCORED)
-
-
-def test_a_declined_score_passes_to_the_most_urgent_request_that_is_not_automatic() -> None:
-    auto, other = session_completed(), session_completed()
-    alice, bob, bulk = rescore(), rescore(requested_by="bob"), rescore(priority=Priority.BULK)
-    table = [
-        ([], None),
-        ([auto, other], None),
-        ([auto, bulk], bulk),
-        ([auto, bulk, alice, bob], alice),
-        ([bob, auto, alice], bob),
-    ]
-    for requests, expected in table:
-        assert surviving_request(requests) is expected
 
 
 def test_samples_have_their_size_are_stable_and_nested() -> None:

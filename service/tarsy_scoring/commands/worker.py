@@ -287,10 +287,10 @@ async def _watch_backlog(parts: Parts) -> None:
     """Keep the database and outbox metrics up to date; runs until it is cancelled."""
     while True:
         try:
-            unpublished = await unpublished_events(parts.database)
+            events, oldest_s = await unpublished_events(parts.database)
             parts.metrics.database_up.set(1)
-            parts.metrics.outbox_backlog.set(unpublished.events)
-            parts.metrics.outbox_age.set(unpublished.oldest_s)
+            parts.metrics.outbox_backlog.set(events)
+            parts.metrics.outbox_age.set(oldest_s)
         except DatabaseAway:
             parts.metrics.database_up.set(0)
         await asyncio.sleep(BACKLOG_EVERY_S)

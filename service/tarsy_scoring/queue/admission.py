@@ -7,7 +7,7 @@ writes the decision. This module reads no clock, no database and no network.
 
 import hashlib
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
@@ -360,17 +360,6 @@ def wanted_reference(request: Request, state: SessionState) -> uuid.UUID | None:
     if request.reference is not None:
         state.reference_id = request.reference.reference_id
     return state.reference_id if request.use_reference and not request.is_automatic else None
-
-
-def surviving_request(requests: Iterable[Request]) -> Request | None:
-    """
-    The request for which a score is judged although the chain declines automatic requests, if any.
-
-    Args:
-        requests: All requests that the score answers, oldest first.
-    """
-    people = [r for r in requests if not r.is_automatic]
-    return min(people, key=lambda r: r.priority, default=None)
 
 
 def has_same_criteria(score: OpenScore, name: str | None, wanted_hash: str | None) -> bool:

@@ -71,14 +71,6 @@ class OpenScores:
     oldest_due_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class UnpublishedEvents:
-    """Events that no broker has acknowledged (counted up to 20,000), and the oldest one's age in seconds."""
-
-    events: int
-    oldest_s: float
-
-
 async def open_scores(database: Database, standings: Standings) -> OpenScores:
     """
     Count open scores.
@@ -114,11 +106,16 @@ async def due_scores(database: Database, standings: Standings, limit: int) -> di
         DatabaseAway: See `Database.once`.
     """
     chains = ChainFilter.of(standings, lambda standing: standing.reason not in LASTING_HOLDS)
-    [row] = await database.once(lambda c: c.fetch(database.sql(DUE_SCORES), limit, *chains.arguments))
+    [row] = await database.once(lambda c: c.fetch(database.sql(DUE_SCORES), limit, *chains))
     return {bound: row[bound] for bound in BOUNDS}
 
 
-async def unpublished_events(database: Database) -> UnpublishedEvents:
-    """Count events that no broker has acknowledged. Raises: DatabaseAway."""
+async def unpublished_events(database: Database) -> tuple[int, float]:
+    """
+    Events that no broker has acknowledged (counted up to 20,000), and the oldest one's age in seconds.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
     [row] = await database.fetch(UNPUBLISHED_EVENTS)
-    return UnpublishedEvents(row["events"], row["oldest_s"])
+    return row["events"], row["oldest_s"]

@@ -7,7 +7,7 @@ A score is claimed by one statement of PostgreSQL, which passes over the rows th
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from tarsy_scoring.limits.rules import Standing, Standings
@@ -84,10 +84,9 @@ LEFT JOIN {{schema}}.scoring_requests r ON r.request_id = c.request_id
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ChainFilter:
+class ChainFilter(NamedTuple):
     """
-    Chains whose scores may not be claimed now.
+    Chains whose scores may not be claimed now, in the order in which statements take them.
 
     Args:
         named: Chains with their own state; '' stands for scores without a chain.
@@ -104,11 +103,6 @@ class ChainFilter:
         """Chains whose standing does not allow a claim."""
         blocked = [c for c, standing in standings.by_chain.items() if not may_claim(standing)]
         return cls(list(standings.by_chain), blocked, not may_claim(standings.others))
-
-    @property
-    def arguments(self) -> tuple[Sequence[str], Sequence[str], bool]:
-        """The fields in the order in which statements take them."""
-        return self.named, self.blocked, self.others_blocked
 
 
 EVERY_CHAIN = ChainFilter()

@@ -9,7 +9,7 @@ ids. So transactions do not deadlock, and a deferred request is promoted exactly
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any, Literal
 from uuid import UUID, uuid5
 
@@ -32,7 +32,6 @@ from tarsy_scoring.queue.admission import (
     SessionState,
     admit,
     decide,
-    surviving_request,
 )
 from tarsy_scoring.queue.idempotency import Key
 from tarsy_scoring.queue.session_states import states_of
@@ -134,9 +133,11 @@ SELECT request_id, score_id FROM {schema}.scoring_requests WHERE request_id = AN
   AND score_id IS NOT NULL
 """
 
-REQUESTS_OF_SCORE = (
-    "SELECT * FROM {schema}.scoring_requests WHERE score_id = $1 ORDER BY received_at, request_id"
-)
+# The most urgent request of a score that is not automatic ($2).
+SURVIVING_REQUEST = """
+SELECT * FROM {schema}.scoring_requests WHERE score_id = $1 AND source <> $2
+ORDER BY priority, received_at, request_id LIMIT 1
+"""
 
 REQUESTS_BY_EVENT = """
 SELECT * FROM {schema}.scoring_requests WHERE event_id = $1 ORDER BY received_at, request_id LIMIT $2
@@ -186,12 +187,6 @@ class Order:
     purpose: Literal["consistency", "anchor", "shadow"]
     criteria: str | None = None
     number: int = 1
-
-    def identity(self, run_id: UUID) -> UUID:
-        """Request id of this order within a run."""
-        return uuid5(
-            run_id, "\x1f".join((self.session_id, self.purpose, self.criteria or "", str(self.number)))
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +285,7 @@ class Inbox:
         """
         requests = {
             order: Request(
-                request_id=order.identity(run_id),
+                request_id=uuid5(run_id, "\x1f".join(str(part or "") for part in astuple(order))),
                 session_id=order.session_id,
                 source="cli",
                 event_id=str(run_id),
@@ -489,9 +484,13 @@ class Inbox:
         await connection.execute(self.database.sql(DEFER_JOINED), score_ids, SOURCE_COMPLETED)
 
     async def surviving_request(self, connection: Connection, score_id: UUID) -> Request | None:
-        """See `surviving_request`. While the session stays locked, no other request can join the score."""
-        rows = await connection.fetch(self.database.sql(REQUESTS_OF_SCORE), score_id)
-        return surviving_request(map(_stored, rows))
+        """
+        The request for which a score is judged although the chain declines automatic requests, if any.
+
+        While the session stays locked, no other request can join the score.
+        """
+        row = await connection.fetchrow(self.database.sql(SURVIVING_REQUEST), score_id, SOURCE_COMPLETED)
+        return None if row is None else _stored(row)
 
     async def set_disposition(
         self, connection: Connection, request_id: UUID, disposition: Disposition, score_id: UUID | None

@@ -8,13 +8,13 @@ sessions of a chain reach only providers that are configured for it. A score fai
 names for a grace time.
 """
 
-from typing import Any
+import asyncpg
 
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.queue.claims import ClaimedScore, progress
 from tarsy_scoring.queue.inbox import Inbox, production_sessions
-from tarsy_scoring.queue.leases import ENDED, Lost, event_after, lost_of
+from tarsy_scoring.queue.leases import ENDED, event_after
 from tarsy_scoring.scores.reader import KNOWN
 
 # In one order, so that workers do not deadlock.
@@ -107,18 +107,18 @@ async def leave_to_others(
     return is_left
 
 
-async def fail_unknown(inbox: Inbox, grace_s: float) -> list[Lost]:
+async def fail_unknown(inbox: Inbox, grace_s: float) -> list[asyncpg.Record]:
     """
     Fail due scores under criteria, or of a named chain, that no worker has announced for `grace_s`.
 
-    Each score has a grace: it fails only after it has been due for as long.
+    Each score has a grace: it fails only after it has been due for as long. Returns `ENDED` of each.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
     database = inbox.database
 
-    async def work(connection: Connection) -> list[Lost]:
+    async def work(connection: Connection) -> list[asyncpg.Record]:
         known = _by_kind(await connection.fetch(database.sql(KNOWN), grace_s))
         found = await connection.fetch(database.sql(UNKNOWN), *known, grace_s)
         if not found:
@@ -132,7 +132,7 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[Lost]:
         misnamed = [r["score_id"] for r in rows if r["error_kind"] == "unknown_criteria"]
         await inbox.defer_joined(connection, misnamed)
         await inbox.promote(connection, chains, production_sessions(rows))
-        return [lost_of(r, chains) for r in rows]
+        return rows
 
     lost = await database.once(work)
     if lost:
@@ -141,6 +141,6 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[Lost]:
     return lost
 
 
-def _by_kind(rows: list[Any]) -> list[list[str]]:
+def _by_kind(rows: list[asyncpg.Record]) -> list[list[str]]:
     """The criteria and the chains in rows of `KNOWN`."""
     return [[r["name"] for r in rows if r["kind"] == kind] for kind in ("criteria", "chain")]

@@ -6,10 +6,12 @@ before scores, and several scores in the order of their ids or without waiting. 
 leases and due times. A transaction that ends a score also promotes the session's deferred request.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 from uuid import UUID
+
+import asyncpg
 
 from tarsy_scoring.audit import audit
 from tarsy_scoring.errors import LeaseLost
@@ -74,8 +76,8 @@ LIMIT 500
 # Trace context of the request of a score `s`. A held score has that of the attempt.
 TRACE = "(SELECT r.traceparent FROM {schema}.scoring_requests r WHERE r.request_id = s.request_id)"
 
-# What callers, `event_after` and `Lost` read of a score `s` that lost the lease or ended.
-ENDED = f"""s.score_id, s.session_id, s.purpose, s.status, s.error_kind, s.error_message,
+# What callers and `event_after` read of a score `s` that lost the lease or ended.
+ENDED = f"""s.score_id, s.session_id, s.chain_id, s.purpose, s.status, s.error_kind, s.error_message,
   {TRACE} AS traceparent"""
 
 # When the last attempt of a score `s` began.
@@ -157,19 +159,6 @@ class Kept(NamedTuple):
     """Those among them that were not renewed, because another transaction had locked the score."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """
-    A score taken back from a worker that stopped renewing, with the new status; an error where it ended.
-    """
-
-    score_id: UUID
-    session_id: str
-    chain_id: str | None
-    status: str
-    error_kind: str | None
-
-
 class Leases:
     """
     Transitions of open scores by claim, lease and cancellation.
@@ -209,7 +198,7 @@ class Leases:
         async def work(connection: Connection) -> list[ClaimedScore]:
             policy = self.inbox.policy
             known = (list(policy.hashes), list(policy.chains), policy.living_s)
-            arguments = (owner, limit, lease_s, *chains.arguments, max_suspects, suspect_losses, *known)
+            arguments = (owner, limit, lease_s, *chains, max_suspects, suspect_losses, *known)
             # `fetch` prepares it; `execute` without arguments would let the server plan it each time, for 0.5
             # ms.
             await connection.fetch(self.database.sql(claims.MOVE_CLAIM_FLOOR))
@@ -298,7 +287,7 @@ class Leases:
         *,
         may_take: Callable[[], bool] = lambda: True,
         running: Collection[UUID] = (),
-    ) -> list[Lost]:
+    ) -> list[asyncpg.Record]:
         """
         Take scores back whose leases have expired; burns one attempt of each.
 
@@ -311,11 +300,14 @@ class Leases:
                 the call may have waited for a connection.
             running: Leases of the caller's own attempts. They are not taken back: it renews them again.
 
+        Returns:
+            `ENDED` of each score; it has an error where it ended.
+
         Raises:
             DatabaseAway: See `Database.once`.
         """
 
-        async def work(connection: Connection) -> list[Lost]:
+        async def work(connection: Connection) -> list[asyncpg.Record]:
             if not may_take():
                 return []
             found = await connection.fetch(self.database.sql(EXPIRED), list(running))
@@ -330,7 +322,7 @@ class Leases:
             await outbox.emit(self.database, connection, [event_after(r) for r in rows])
             ended = production_sessions(r for r in rows if r["status"] != "pending")
             await self.inbox.promote(connection, chains, ended)
-            return [lost_of(r, chains) for r in rows]
+            return rows
 
         lost = await self.database.once(work)
         if lost:
@@ -404,12 +396,6 @@ class Leases:
         self.database.notify("scores")  # a deferred request may have become one
         self.database.notify("events")
         return cancelled
-
-
-def lost_of(row: Any, chains: Mapping[str, str | None]) -> Lost:
-    """What a row of `ENDED` says, with the chain of the session."""
-    session_id = row["session_id"]
-    return Lost(row["score_id"], session_id, chains[session_id], row["status"], row["error_kind"])
 
 
 def event_after(row: Any) -> NewEvent:

@@ -5,11 +5,9 @@ An estimate rests on earlier scores only. Without any it is unknown.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-
-import asyncpg
 
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Database
@@ -59,7 +57,6 @@ CROSS JOIN LATERAL (
 GROUP BY c.chain_id
 """
 
-_BATCH = 1000  # sessions looked up in one statement
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
@@ -134,16 +131,8 @@ async def never_scored(database: Database, listed: AsyncIterator[FoundSession]) 
         TimelineUnavailable: From the listing.
     """
     sessions = {session.session_id: session async for session in listed}
-    found = [sessions[r["session_id"]] for r in await _look_up(database, NEVER_SCORED, list(sessions))]
+    found = [sessions[r["session_id"]] for r in await database.fetch(NEVER_SCORED, list(sessions))]
     return sorted(found, key=lambda session: (session.completed_at or _EARLIEST, session.session_id))
-
-
-async def _look_up(database: Database, statement: str, ids: Sequence[str]) -> list[asyncpg.Record]:
-    """Run a statement about these sessions, `_BATCH` of them at a time; returns all rows."""
-    rows: list[asyncpg.Record] = []
-    for at in range(0, len(ids), _BATCH):
-        rows += await database.fetch(statement, ids[at : at + _BATCH])
-    return rows
 
 
 async def estimate_of(database: Database, sessions: Mapping[str, str | None]) -> CostEstimate:
@@ -157,7 +146,7 @@ async def estimate_of(database: Database, sessions: Mapping[str, str | None]) ->
         DatabaseAway: See `Database.once`.
     """
     unnamed = [session for session, chain in sessions.items() if chain is None]
-    stored = {r["session_id"]: r["chain_id"] for r in await _look_up(database, CHAINS_OF_SESSIONS, unnamed)}
+    stored = {r["session_id"]: r["chain_id"] for r in await database.fetch(CHAINS_OF_SESSIONS, unnamed)}
     chains = Counter(chain or stored.get(session) for session, chain in sessions.items())
     averages = await database.fetch(USAGE_OF_CHAINS, list(chains))
 

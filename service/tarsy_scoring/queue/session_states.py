@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-import asyncpg
-
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.admission import OpenScore, SessionState
 from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed
@@ -40,27 +38,13 @@ async def states_of(
     lock.
     """
     rows = await connection.fetch(database.sql(STATES), ids)
-    return {r["session_id"]: state_of(r) for r in rows}
-
-
-def state_of(row: asyncpg.Record) -> SessionState:
-    """Build the state from a `STATES` row."""
-    open_score = None
-    if row["open"]:
-        score_id, criteria, criteria_hash, reference_id = row["open"]
-        open_score = OpenScore(UUID(score_id), criteria, criteria_hash, _uuid(reference_id))
-    completed = [
-        ((hash_, _uuid(reference)), UUID(score_id)) for hash_, reference, score_id in row["completed"] or ()
-    ]
-    return SessionState(
-        row["chain_id"],
-        row["status"],
-        open_score,
-        dict(completed),
-        row["deferred"],
-        row["reference_id"],
-    )
-
-
-def _uuid(text: str | None) -> UUID | None:
-    return None if text is None else UUID(text)
+    states = {}
+    for row in rows:
+        state = SessionState(row["chain_id"], row["status"], None, {}, row["deferred"], row["reference_id"])
+        if row["open"]:
+            score_id, criteria, criteria_hash, reference = row["open"]
+            state.open = OpenScore(UUID(score_id), criteria, criteria_hash, reference and UUID(reference))
+        for criteria_hash, reference, score_id in row["completed"] or ():
+            state.completed[criteria_hash, reference and UUID(reference)] = UUID(score_id)
+        states[row["session_id"]] = state
+    return states

@@ -403,11 +403,20 @@ class Store:
 
     async def _write_ends(self, connection: Connection, endings: Sequence[Ending]) -> None:
         """Write the child rows, dispositions and events of these ends."""
-        for statement, rows in _child_rows(endings).items():
-            if rows:
-                await connection.execute(self.database.sql(statement), rows)
+        tools: list[dict[str, Any]] = []
+        approaches: list[dict[str, Any]] = []
+        turns: list[dict[str, Any]] = []
         events: list[NewEvent] = []
         for e in endings:
+            score_id = {"score_id": e.claimed.score_id}
+            for n, t in enumerate(e.missing_tools, start=1):
+                row = {"ordinal": n, "tool_name": t.tool_name[:MAX_TOOL_NAME], "rationale": t.rationale}
+                tools.append(score_id | row)
+            for n, a in enumerate(e.alternative_approaches, start=1):
+                steps = [{"step": step, "tool_name": tool_of_step(step)} for step in a.steps]
+                row = {"ordinal": n, "name": a.name, "description": a.description, "steps": steps}
+                approaches.append(score_id | row)
+            turns += [_turn_row(e.claimed, turn) for turn in e.turns]
             if e.disposition is not None:
                 await self.inbox.set_disposition(
                     connection, e.claimed.request_id, e.disposition, e.claimed.score_id
@@ -415,6 +424,9 @@ class Store:
             if e.turns:
                 events.append(progress(e.claimed, "storing"))
             events.append(replace(e.event, traceparent=e.claimed.traceparent))
+        for statement, rows in ((ADD_MISSING_TOOLS, tools), (ADD_APPROACHES, approaches), (ADD_TURNS, turns)):
+            if rows:
+                await connection.execute(self.database.sql(statement), rows)
         await outbox.emit(self.database, connection, events)
 
 
@@ -432,22 +444,6 @@ async def _until_free(batcher: Batcher[T, bool | None], item: T) -> None:
 def _result(is_written: bool, is_locked: bool) -> bool | None:
     """What a batch returns for an item; None: it has to be written again."""
     return is_written or (None if is_locked else False)
-
-
-def _child_rows(endings: Sequence[Ending]) -> dict[str, list[dict[str, Any]]]:
-    """Child rows by the statement that stores them."""
-    tools, approaches = [], []
-    for e in endings:
-        score_id = e.claimed.score_id
-        for n, t in enumerate(e.missing_tools, start=1):
-            row = {"score_id": score_id, "ordinal": n, "rationale": t.rationale}
-            tools.append(row | {"tool_name": t.tool_name[:MAX_TOOL_NAME]})
-        for n, a in enumerate(e.alternative_approaches, start=1):
-            steps = [{"step": step, "tool_name": tool_of_step(step)} for step in a.steps]
-            row = {"score_id": score_id, "ordinal": n, "steps": steps}
-            approaches.append(row | {"name": a.name, "description": a.description})
-    turns = [_turn_row(e.claimed, turn) for e in endings for turn in e.turns]
-    return {ADD_MISSING_TOOLS: tools, ADD_APPROACHES: approaches, ADD_TURNS: turns}
 
 
 def _end_row(ending: Ending) -> dict[str, Any]:

@@ -357,11 +357,12 @@ class Worker:
             running=self._running.keys(),
         )
         for score in lost:
-            self.metrics.taken_back.labels(score.status).inc()
-            if score.status != "pending":
-                chain = self.metrics.chain(score.chain_id)
-                self.metrics.scores.labels(score.status, score.error_kind, chain).inc()
-            log.warning("score.taken_back", score_id=str(score.score_id), status=score.status)
+            status = score["status"]
+            self.metrics.taken_back.labels(status).inc()
+            if status != "pending":
+                chain = self.metrics.chain(score["chain_id"])
+                self.metrics.scores.labels(status, score["error_kind"], chain).inc()
+            log.warning("score.taken_back", score_id=str(score["score_id"]), status=status)
 
     async def announce_names(self) -> None:
         """Announce this worker's criteria and chains; fail scores whose names no worker has announced."""
@@ -370,9 +371,9 @@ class Worker:
         if not self._announced.is_settled(time.monotonic()):
             return
         for score in await fail_unknown(self.leases.inbox, self.settings.unknown_criteria_grace_s):
-            chain = self.metrics.chain(score.chain_id)
-            self.metrics.scores.labels(score.status, score.error_kind, chain).inc()
-            log.warning("score.unknown_to_workers", score_id=str(score.score_id), error_kind=score.error_kind)
+            chain, error_kind = self.metrics.chain(score["chain_id"]), score["error_kind"]
+            self.metrics.scores.labels(score["status"], error_kind, chain).inc()
+            log.warning("score.unknown_to_workers", score_id=str(score["score_id"]), error_kind=error_kind)
 
     async def refresh_limits(self) -> None:
         """Read pauses, open circuits, waits that providers asked for, and spent budgets."""
