@@ -270,18 +270,6 @@ async def test_no_minute_exceeds_its_limits(url: str) -> None:
     assert len(made) > 60
 
 
-async def test_the_tokens_that_a_call_used_count(url: str) -> None:
-    """Unused reserved tokens become free; without a known number the estimate stays."""
-    async with open_fleet(url, settings_of({"main": {"tokens_per_minute": 1_000}})) as fleet:
-        for used, room in ((100, 900), (900, 100), (None, 100), (0, 1_000)):
-            permit = await fleet.one.admit(call_of(tokens=900))
-            await fleet.one.settle(permit, Result(tokens=used))
-
-            assert await refusal(fleet.member(1), call_of(tokens=room)) is None
-            assert isinstance(await refusal(fleet.member(1), call_of(tokens=1)), RateLimited)
-            await fleet.pass_time(100)
-
-
 async def test_a_process_does_not_claim_in_a_full_minute(url: str) -> None:
     """It claims again when there is room for any call; else it would put scores back at once."""
     settings = settings_of({"main": {"tokens_per_minute": 10_000, "max_reply_tokens": 1_000}})
@@ -328,18 +316,6 @@ async def test_a_circuit_opens_probes_once_and_closes(url: str) -> None:
         assert not any(p.is_probe for p in permits)
         await fleet.fail(4)
         assert await refusal(fleet.one, call_of()) is None, "the count began again"
-
-
-async def test_a_wait_that_a_provider_asks_for_holds_for_the_fleet(url: str) -> None:
-    async with open_fleet(url, settings_of(kubernetes={})) as fleet:
-        await fleet.fail(1, result=Result(is_refused=True, blocked_s=20))
-
-        late = await refusal(fleet.member(1), call_of())
-        assert isinstance(late, RateLimited)
-        assert 15 < late.due_s <= 20
-        assert fleet.member(2).standings().by_chain == {"kubernetes": Standing("rate_limit")}
-        await fleet.pass_time(20)
-        assert await refusal(fleet.member(1), call_of()) is None
 
 
 # --- pauses --------------------------------------------------------------------------------------------

@@ -61,10 +61,6 @@ class DayBudget:
         """USD that may still be reserved."""
         return Decimal("Infinity") if self.limit is None else self.limit - self.charged - self.added
 
-    def state(self) -> str:
-        """Say in words how much is left."""
-        return state_of_budget(self.whose, self.left, self.limit)
-
     def may_have_later(self, usd: Decimal) -> bool:
         """Whether `usd` would fit today if every running call cost nothing."""
         settled = self.charged - self.reserved if self.is_moving or self.added else self.charged

@@ -119,13 +119,9 @@ class Limits:
 
     async def refresh(self) -> None:
         """Read pauses, circuits and budgets. Raises: DatabaseAway: the previous state stays in force."""
-        config = self._settings.config
-        has_budgets = any(self._has_budget(chain) for chain in (config.defaults, *config.chains.values()))
 
-        async def look(connection: Connection) -> tuple[list[asyncpg.Record], ...]:
-            states = await connection.fetch(self._database.sql(PROVIDERS))
-            pauses = await connection.fetch(self._database.sql(PAUSES))
-            return states, pauses, await connection.fetch(self._database.sql(TODAY)) if has_budgets else []
+        async def look(connection: Connection) -> list[list[asyncpg.Record]]:
+            return [await connection.fetch(self._database.sql(sql)) for sql in (PROVIDERS, PAUSES, TODAY)]
 
         states, pauses, days = await self._database.once(look)
         self._learn(ProviderState.of(r) for r in states)
@@ -205,13 +201,16 @@ class Limits:
                 wait.
             ConfigurationError: A budget is set and the provider has no price.
         """
-        self._refuse_at_once(call)
+        if pause := self._pause_of(call.chain_id, call.provider):
+            raise Paused(f"{pause}; `tarsy-scoring resume` lifts it", PAUSE_DUE_S)
+        state = self._states.get(call.provider) or ProviderState(call.provider)
+        if refusal := refusal_of(state, self._now()):
+            raise refusal
         provider = self._providers[call.provider]
-        state = self._states.get(call.provider)
         permit = Permit(
             uuid.uuid4(),
             call,
-            is_probe=state is not None and state.kind is not None,
+            is_probe=state.kind is not None,
             is_counted=provider.requests_per_minute is not None or provider.tokens_per_minute is not None,
             is_charged=self._has_budget(self._settings.chain(call.chain_id)),
         )
@@ -239,15 +238,6 @@ class Limits:
             await self._settlements.submit((permit, result))
         if result.estimated_tokens is not None and result.read_tokens is not None:
             await self._learn_factor(permit.call.provider, result.estimated_tokens, result.read_tokens)
-
-    def _refuse_at_once(self, call: Call) -> None:
-        """Refuse a call without the database. Raises: WaitFor: A known pause or provider state blocks it."""
-        if pause := self._pause_of(call.chain_id, call.provider):
-            raise Paused(f"{pause}; `tarsy-scoring resume` lifts it", PAUSE_DUE_S)
-        state = self._states.get(call.provider)
-        refusal = refusal_of(state, self._now()) if state else None
-        if refusal is not None:
-            raise refusal
 
     def _changes_provider_state(self, permit: Permit, result: Result) -> bool:
         """Whether the result changes shared provider state and must be written."""
@@ -365,7 +355,8 @@ class Limits:
         if spent is not None:
             return Standing("budget", text=f"{spent}: {NEW_BUDGET}")
         standings = [self._provider_standing(chain_id, provider) for provider in chain.providers]
-        return _best(standings)
+        # A provider that is ready decides, else one that may be probed, else the first.
+        return max(standings, key=lambda s: (s.reason is None, s.may_probe))
 
     def _provider_standing(self, chain_id: str | None, provider: str) -> Standing:
         if pause := self._pause_of(chain_id, provider):
@@ -407,9 +398,3 @@ def _log_change(before: ProviderState, state: ProviderState) -> None:
             cool_down_s=state.cool_down_s,
             reason=state.reason,
         )
-
-
-def _best(standings: Sequence[Standing]) -> Standing:
-    """The standing of a provider that is ready, else of one that may be probed, else of the first."""
-    ready = next((s for s in standings if s.reason is None), None)
-    return ready or next((s for s in standings if s.may_probe), standings[0])

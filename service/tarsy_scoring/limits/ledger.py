@@ -115,16 +115,13 @@ class LimitTables:
             )
         charged = [p for p in permits if p.is_charged]
         if charged:
-            locked.budgets = await self._lock_budgets(connection, charged)
+            chains = sorted({p.call.chain_id or "" for p in charged})
+            scopes = ["all", *("chain" for _ in chains)]
+            rows = await connection.fetch(self._database.sql(LOCK_TODAY), scopes, ["", *chains])
+            locked.budgets = {
+                (r["scope"], r["chain_id"]): DayBudget.of(dict(r), self._settings) for r in rows
+            }
         return locked
-
-    async def _lock_budgets(
-        self, connection: Connection, permits: Sequence[Permit]
-    ) -> dict[tuple[str, str], DayBudget]:
-        chains = sorted({p.call.chain_id or "" for p in permits})
-        scopes = ["all", *("chain" for _ in chains)]
-        rows = await connection.fetch(self._database.sql(LOCK_TODAY), scopes, ["", *chains])
-        return {(r["scope"], r["chain_id"]): DayBudget.of(dict(r), self._settings) for r in rows}
 
     async def lock_providers(
         self, connection: Connection, locked: LockedState, providers: Iterable[str]

@@ -24,7 +24,7 @@ from tarsy_scoring.errors import (
     WaitFor,
     WaitingFor,
 )
-from tarsy_scoring.limits.budgets import DayBudget, exact_usd
+from tarsy_scoring.limits.budgets import DayBudget, exact_usd, state_of_budget
 
 Kind = Literal["circuit", "key", "quota"]
 
@@ -256,7 +256,7 @@ def state_after(state: ProviderState, call_id: UUID, result: Result, now: dateti
 
 def _blocked(state: ProviderState, result: Result, now: datetime) -> ProviderState:
     """The state with the pause that the provider asked for, if it did."""
-    if result.blocked_s is None or result.blocked_s <= 0:
+    if not result.blocked_s:
         return state
     until = now + timedelta(seconds=min(result.blocked_s, LONGEST_BLOCK_S))
     return replace(state, blocked_until=max(state.blocked_until or until, until))
@@ -362,7 +362,8 @@ class LockedState:
             due_s, hope = FREED_DUE_S * random.uniform(0.8, 1.2), "running calls may cost less"  # noqa: S311 - jitter
         else:
             due_s, hope = lacking.day_left_s + random.uniform(1, 60), NEW_BUDGET  # noqa: S311
-        return BudgetExhausted(f"{lacking.state()}, and the call reserves {usd:.4f} USD: {hope}", due_s)
+        state = state_of_budget(lacking.whose, lacking.left, lacking.limit)
+        return BudgetExhausted(f"{state}, and the call reserves {usd:.4f} USD: {hope}", due_s)
 
     def _admit(self, permit: Permit) -> Permit:
         call, state = permit.call, self.states.get(permit.call.provider)
