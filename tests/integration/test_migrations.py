@@ -288,12 +288,3 @@ async def test_migrating_down_to_an_unknown_revision_is_refused(empty_database_u
         await migrated(empty_database_url, down="0815")
     with pytest.raises(StartRefused, match="0001"):
         await migrated(empty_database_url, down="0001")
-
-
-@pytest.mark.parametrize("place", ["127.0.0.1:1/db", "127.0.0.1:1,127.0.0.1:2/db"], ids=["one-host", "two-hosts"])
-def test_an_unreachable_database_is_named_without_credentials(place: str) -> None:
-    with pytest.raises(StartRefused, match=place) as refused:
-        migrate(f"postgresql://somebody:hunter2@{place}")
-
-    assert "hunter2" not in str(refused.value)
-    assert "somebody" not in str(refused.value)

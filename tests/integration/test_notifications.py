@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
-from builders import Scoring, connected, session_completed
+from builders import Scoring, connected
 from infrastructure import Topics, wait_until
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.outbox.outbox import RELAY_LOCK
 from tarsy_scoring.outbox.relay import POLL_IN_LARGE_FLEET_S, POLL_S, Relay
 from tarsy_scoring.postgres import listen
 from tarsy_scoring.postgres.database import LARGE_FLEET, Database
@@ -134,25 +133,6 @@ async def test_a_process_that_judges_alone_notifies_itself(scoring: Scoring, fle
     assert max(heard) < UNWANTED
 
 
-async def test_events_beside_the_relay_at_work_stay_in_its_process(scoring: Scoring, topics: Topics) -> None:
-    relay = Relay(load_settings(topics.env), scoring.database, Metrics())
-    sending = asyncio.create_task(scoring.database.send_notifications())
-    await scoring.accept(session_completed("session"))
-    async with heard_outside(scoring.url, "events") as heard:
-        await relay.run_once()
-        heard.clear()
-        scoring.database.notify("events", UNWANTED)
-        async with scoring.database.transaction() as other:
-            assert await RELAY_LOCK.try_acquire(other, scoring.database.schema)
-            await relay.run_once()  # stands by from here on
-
-        await ring_until(lambda: scoring.database.notify("events"), heard)
-    sending.cancel()
-    await relay.run(stopped())
-
-    assert max(heard) < UNWANTED
-
-
 @pytest.mark.parametrize(
     ("judging", "poll_s"), [(LARGE_FLEET, POLL_S), (LARGE_FLEET + 1, POLL_IN_LARGE_FLEET_S)], ids=["small", "large"]
 )
@@ -170,10 +150,3 @@ async def test_the_relay_of_a_fleet_without_notifications_polls_often(
     await asyncio.wait_for(Relay(load_settings(topics.env), scoring.database, Metrics()).run(stopping), 60)
 
     assert waits == [poll_s]
-
-
-def stopped() -> asyncio.Event:
-    """A signal to stop at once."""
-    event = asyncio.Event()
-    event.set()
-    return event

@@ -11,7 +11,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from builders import Scoring, connected
-from infrastructure import Postgres
 from pooler import TransactionPooler
 from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres.database import TRIES, Connection, Database, DatabaseAway, DatabaseRefuses
@@ -116,22 +115,6 @@ async def test_a_server_error_that_may_last_is_tried_a_few_times(database: Datab
     assert isinstance(end.__cause__, asyncpg.PostgresError)
     assert end.__cause__.sqlstate == state
     assert tries == TRIES
-
-
-async def test_a_database_that_allows_no_connections_is_waited_for(
-    database: Database, postgres: Postgres, database_url: str
-) -> None:
-    name = urlsplit(database_url).path.lstrip("/")
-    async with connected(postgres.url) as operator:
-        await operator.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-        await operator.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
-        waiting = asyncio.create_task(database.persist(write))
-        with pytest.raises(DatabaseAway, match="it accepts no connections; allow"):
-            await database.once(write)
-        assert not waiting.done()
-        await operator.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
-
-    assert await asyncio.wait_for(waiting, 30) == "INSERT 0 1"
 
 
 # --- limits of transactions ----------------------------------------------------------------------------

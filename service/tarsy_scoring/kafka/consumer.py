@@ -147,12 +147,6 @@ class Consumer:
                 self._watching = asyncio.create_task(self._watch())
                 return
 
-    async def _start_again(self) -> None:
-        try:
-            await self.start()
-        except StartRefused as error:  # it was allowed before, so the permission may come back
-            raise BrokerAway(str(error)) from error
-
     async def take(self, wait_s: float, limit: int) -> list[Record]:
         """
         Records that have arrived: at most `limit`, waiting at most `wait_s` for the first once partitions are
@@ -166,7 +160,10 @@ class Consumer:
         if self._is_stuck:
             await self._discard("brokers let us in, and the client gets no answer")
         if self._consumer is None:
-            await self._start_again()
+            try:
+                await self.start()
+            except StartRefused as error:  # it was allowed before, so the permission may come back
+                raise BrokerAway(str(error)) from error
         assert self._reader is not None
         now_s = time.monotonic()
         self._retry_at_s = {p: at_s for p, at_s in self._retry_at_s.items() if now_s < at_s}

@@ -142,6 +142,15 @@ class Publisher:
             raise TooLarge(self._explain_refusal(topic, sizes), acknowledged, refused)
         return acknowledged
 
+    def _explain_refusal(self, topic: str, sizes: Sequence[int]) -> str:
+        """Say why messages with these sizes were refused; send single messages if batches are refused."""
+        if min(sizes) <= self.batch_bytes:
+            self.batch_bytes = 1
+        return (
+            f"{len(sizes)} messages for topic {topic} were refused, the largest of {max(sizes)} bytes: "
+            "the topic (max.message.bytes) or the client allows less"
+        )
+
     async def _send_all(
         self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, Headers]], timeout_s: float
     ) -> list[asyncio.Future[Any]]:
@@ -166,15 +175,6 @@ class Publisher:
             for future in self._unanswered:
                 future.add_done_callback(_take_error)
         return futures
-
-    def _explain_refusal(self, topic: str, sizes: Sequence[int]) -> str:
-        """Say why messages with these sizes were refused; send single messages if batches are refused."""
-        if min(sizes) <= self.batch_bytes:
-            self.batch_bytes = 1
-        return (
-            f"{len(sizes)} messages for topic {topic} were refused, the largest of {max(sizes)} bytes: "
-            "the topic (max.message.bytes) or the client allows less"
-        )
 
     async def stop(self) -> None:
         """

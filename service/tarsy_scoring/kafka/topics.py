@@ -24,7 +24,7 @@ from tarsy_scoring.kafka.connect import (
     wait_out,
 )
 from tarsy_scoring.kafka.consumer import Record
-from tarsy_scoring.kafka.partitions import is_about_batch
+from tarsy_scoring.kafka.partitions import is_about_batch, known_position
 from tarsy_scoring.kafka.security import connection_options
 
 log = structlog.get_logger()
@@ -126,7 +126,7 @@ async def _read_partition(
     reader: AIOKafkaConsumer, partition: TopicPartition, end: int
 ) -> AsyncIterator[Record]:
     answered_s, is_end_known = time.monotonic(), False
-    while not is_end_known or await _position(reader, partition) < end:
+    while not is_end_known or (await known_position(reader, partition) or 0) < end:
         try:
             found = await reader.getmany(partition, timeout_ms=1000, max_records=TAKE_LIMIT)
         except Exception as error:
@@ -148,15 +148,6 @@ async def _read_partition(
             answered_s = time.monotonic()
         elif time.monotonic() > answered_s + SILENCE_S:
             raise KafkaTimeoutError("records are missing at the end of the topic, and no more arrive")
-
-
-async def _position(reader: AIOKafkaConsumer, partition: TopicPartition) -> int:
-    """The next offset to read. Raises: KafkaTimeoutError: The brokers did not answer with the first one."""
-    try:
-        async with asyncio.timeout(SILENCE_S):
-            return int(await reader.position(partition))
-    except TimeoutError as error:
-        raise KafkaTimeoutError("the brokers do not answer with the first offset") from error
 
 
 def _reader(

@@ -31,18 +31,11 @@ class AnalyticReads(Database):
 
     Args:
         read_s: Time limit of one read.
+        options: As for `Database`.
     """
 
-    def __init__(
-        self,
-        url: str | UrlSource,
-        schema: str,
-        *,
-        pool_size: int = CONNECTIONS,
-        statement_cache: int = 100,
-        read_s: float = READ_S,
-    ) -> None:
-        super().__init__(url, schema, pool_size=pool_size, statement_cache=statement_cache)
+    def __init__(self, url: str | UrlSource, schema: str, *, read_s: float = READ_S, **options: int) -> None:
+        super().__init__(url, schema, **{"pool_size": CONNECTIONS} | options)
         self._read_s = read_s
 
     async def once(self, work: Callable[[Connection], Awaitable[T]]) -> T:

@@ -306,24 +306,3 @@ async def test_at_most_one_abandoned_producer_is_left_open(producers: list[Produ
     assert len(producers) == 2
     for producer in producers:
         producer.is_flushed.set()
-
-
-async def test_an_outage_is_logged_once_and_not_at_each_attempt(
-    monkeypatch: pytest.MonkeyPatch, producers: list[Producer]
-) -> None:
-    attempts: list[BrokerAway | None] = [AWAY, AWAY, AWAY, None, AWAY, AWAY, None]
-
-    async def start_client(*_: Any) -> None:
-        if (outage := attempts.pop(0)) is not None:
-            raise outage
-
-    monkeypatch.setattr(publishing, "start_client", start_client)
-    publisher = Publisher(kafka_settings())
-
-    with capture_logs() as lines:
-        for _ in range(2):
-            await publisher.start(30)
-            await publisher.stop()
-
-    assert [line["event"] for line in lines] == ["kafka.away"] * 2
-    assert attempts == []
