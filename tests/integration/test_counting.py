@@ -1,6 +1,5 @@
 """Every step is counted where it happens, and each attempt logs one line with the documented fields."""
 
-import asyncio
 import re
 import time
 import uuid
@@ -10,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 from prometheus_client import generate_latest
-from structlog.testing import capture_logs
 
 from api_site import Api, Sessions, open_api
 from attempting import Service, open_service, watched
@@ -19,20 +17,17 @@ from infrastructure import Kafka, wait_until
 from tarsy_scoring.config.chains import BudgetSettings, ChainSettings
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import JudgeUnavailable, KeyRejected, LeaseLost, Paused, SessionNotFound
+from tarsy_scoring.errors import JudgeUnavailable, KeyRejected, Paused, SessionNotFound
 from tarsy_scoring.kafka.consumer import Consumer, Record
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Result, Standing, Standings
-from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Priority
-from tarsy_scoring.queue.claims import ChainFilter, ClaimedScore
+from tarsy_scoring.queue.claims import ChainFilter
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.scoring.attempt import Finished
 from tarsy_scoring.scoring.worker import TakeoverGuard, Worker
-from tarsy_scoring.tarsy.bridge import Bridge
-from tarsy_scoring.tarsy.sessions import open_tarsy_sessions
 from tarsy_scoring.telemetry.metrics import HOLDS, Metrics
 from tarsy_scoring.timeline.model import FoundSession
 
@@ -154,24 +149,6 @@ async def test_the_line_has_the_documented_fields(
 # --- a worker ------------------------------------------------------------------------------------------
 
 
-class EndsLike:
-    """A stand-in for `Scorer`; each attempt ends as the name of its session says."""
-
-    def __init__(self) -> None:
-        self.hanging = asyncio.Event()
-
-    async def attempt(self, claimed: ClaimedScore, **_: Any) -> Finished:
-        if claimed.session_id == "hangs":
-            self.hanging.set()
-            await asyncio.Event().wait()
-        if claimed.session_id == "lost":
-            raise LeaseLost("somebody else has it")
-        raise ZeroDivisionError("a text that no line may have")
-
-    async def end_broken(self, claimed: ClaimedScore, what: str, spent_s: float) -> Finished:
-        return Finished("put_back", {"reason": what})
-
-
 def a_worker(service: Service, settings: Settings, scorer: Any, metrics: Metrics) -> tuple[Worker, Limits]:
     limits = Limits(service.database, settings)
     source = watched(FakeSessions())
@@ -179,35 +156,6 @@ def a_worker(service: Service, settings: Settings, scorer: Any, metrics: Metrics
         settings=settings, leases=service.leases, scorer=scorer, source=source, metrics=metrics, limits=limits
     )
     return worker, limits
-
-
-async def test_every_attempt_logs_one_line(service: Service) -> None:
-    """Lost, broken or given back by a stopping worker: one line and one count, without the error's text."""
-    for session in ("hangs", "lost", "breaks"):
-        await service.request(session)
-    metrics, scorer, stopping = Metrics(), EndsLike(), asyncio.Event()
-    worker, _ = a_worker(service, service.settings.model_copy(update={"drain_timeout_s": 0}), scorer, metrics)
-    value = reading(metrics)
-
-    with capture_logs() as logged:
-        running = asyncio.create_task(worker.run(stopping))
-        await asyncio.wait_for(scorer.hanging.wait(), 30)
-        await wait_until(lambda: value("attempts_total", outcome="put_back") == 1, 30, "the broken one is put back")
-        await wait_until(lambda: value("attempts_total", outcome="lease_lost") == 1, 30, "the lost one has ended")
-        stopping.set()
-        await asyncio.wait_for(running, 30)
-
-    lines = {line["session_id"]: line for line in logged if line["event"] == "attempt.finished"}
-    assert {session: line["outcome"] for session, line in lines.items()} == {
-        "hangs": "released",
-        "lost": "lease_lost",
-        "breaks": "put_back",
-    }
-    assert all(set(line) >= NAMES for line in lines.values())
-    assert value("attempts_total", outcome="released") == 1
-    assert value("leases_lost_total") == 1
-    assert value("attempt_duration_seconds_count") == 3
-    assert "a text that no line may have" not in str(logged)
 
 
 async def test_a_score_failed_by_a_lost_worker_is_counted(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,29 +199,6 @@ async def test_gauges_show_circuits_by_kind_and_budgets_by_chain(service: Servic
     shares = {chain: value("budget_spent_ratio", scope="chain", chain=chain) for chain in ("k", "idle", "other")}
     assert shares == {"k": 0.5, "idle": 0.0, "other": 0.25}
     assert value("budget_spent_ratio", scope="all", chain="") == pytest.approx(0.2)
-
-
-async def test_a_bridge_reports_whether_it_reaches_our_database(service: Service) -> None:
-    """It sets `database_up` itself, whether or not TARSy's database answers."""
-    dead = "postgresql://nobody@127.0.0.1:9/none"
-    settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1", "SCORING_TIMELINE_DATABASE_URL": dead})
-
-    async def look(database: Database, before: float, after: float) -> None:
-        metrics, stopping, sessions = Metrics(), asyncio.Event(), open_tarsy_sessions(settings)
-        metrics.database_up.set(before)
-        running = asyncio.create_task(Bridge(settings, database, sessions, metrics).run(stopping))
-        await wait_until(lambda: reading(metrics)("database_up") == after, 30, "it has asked our database")
-        stopping.set()
-        await asyncio.wait_for(running, 30)
-        await sessions.tarsy.close()
-
-    away = Database(dead, "public", pool_size=1)
-    await away.open()
-    try:
-        await look(service.database, 0, 1)
-        await look(away, 1, 0)
-    finally:
-        await away.close()
 
 
 # --- requests ------------------------------------------------------------------------------------------

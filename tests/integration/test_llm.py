@@ -19,7 +19,6 @@ from aiohttp import web
 
 from infrastructure import wait_until
 from tarsy_scoring.config.chains import ProviderSettings
-from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import (
     AttemptTimedOut,
     ConfigurationError,
@@ -30,7 +29,7 @@ from tarsy_scoring.errors import (
 )
 from tarsy_scoring.judge.ask import client as llm_module
 from tarsy_scoring.judge.ask import endpoint as endpoint_module
-from tarsy_scoring.judge.ask.client import JudgeClient, create_clients
+from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.verdict import Message, Question, Turn
 from tarsy_scoring.timeline.render.context import estimate_tokens
@@ -431,18 +430,6 @@ async def test_a_permit_refused_for_a_short_time_is_requested_again(endpoint: En
     assert endpoint.waits == [2.5, 1.0]
 
 
-async def test_waiting_for_a_permit_does_not_count_against_the_attempt(
-    endpoint: Endpoint, connect: Connect, let_pass: Callable[[float], None]
-) -> None:
-    class Slow(Ledger):
-        async def admit(self, provider: str, tokens: int, most_usd: float | None) -> int:
-            let_pass(1000)
-            await asyncio.sleep(0.01)  # lets deadlines expire
-            return await super().admit(provider, tokens, most_usd)
-
-    assert (await ask(connect(), deadline_s=300, permits=Slow())).reply == "67"
-
-
 USAGE = {"prompt_tokens": 50_000, "completion_tokens": 900}
 COST = pytest.approx(0.059)
 BILLED = {"tokens": 50_900, "cost_usd": COST}
@@ -697,21 +684,6 @@ async def test_unusable_settings_are_refused_at_the_start() -> None:
         with pytest.raises(ConfigurationError, match=message) as refused:
             JudgeClient("main", ProviderSettings.model_validate(settings), key)
         assert KEY not in str(refused.value)
-
-
-async def test_every_configured_provider_gets_a_client(tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        "providers:\n  main: {api_key_env: MAIN_KEY, model: a}\n  spare: {api_key_env: null, model: b}\n",
-        encoding="utf-8",
-    )
-    settings = load_settings({"SCORING_CONFIG": str(config)})
-    clients = create_clients(settings, {"MAIN_KEY": KEY})
-    assert {name: c.settings.model for name, c in clients.items()} == {"main": "a", "spare": "b"}
-    for client in clients.values():
-        await client.close()
-    with pytest.raises(ConfigurationError, match="MAIN_KEY"):
-        create_clients(settings, {})
 
 
 async def until(state: Callable[[], bool]) -> None:

@@ -22,7 +22,7 @@ from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.retention import pruning as retention
 from tarsy_scoring.retention.erasure import Inventory, erase, inventory
-from tarsy_scoring.retention.pruning import EVENTS, PARTS, Keep, Pruner
+from tarsy_scoring.retention.pruning import PARTS, Keep, Pruner
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring_lab.tarsy import load_session
 
@@ -79,10 +79,6 @@ class TestErase:
         assert list(noted.values()) == ["ada", "asked", hashlib.sha256(b"session-2").hexdigest(), 1]
         assert await scoring.value("SELECT count(*) FROM budget_charges") == 2, "the money stays in the books"
 
-    async def test_an_unknown_session_is_not_noted(self, scoring: Scoring) -> None:
-        assert (await erase(scoring.database, scoring.leases, "session-9", by="ada")).is_empty
-        assert await scoring.value("SELECT count(*) FROM erasures") == 0
-
     async def test_only_a_new_event_brings_the_session_back(self, scoring: Scoring) -> None:
         """The request id stays, so a repeat is recognised; another id is another request."""
         event = session_completed("session-1")
@@ -104,21 +100,6 @@ class TestErase:
         assert removed.open_scores == 0
         assert await scoring.claim() == []
         assert await scoring.value("SELECT count(*) FROM scoring_requests WHERE disposition = 'deferred'") == 0
-
-    async def test_a_worker_that_judges_it_writes_nothing_afterwards(self, scoring: Scoring) -> None:
-        """Its lease is gone, so it can store no turn, event or end, nor put the score back."""
-        claimed = await scoring.claimed("session-1")
-        await erase(scoring.database, scoring.leases, "session-1", by="ada", relay_wait_s=0)
-
-        assert (await scoring.leases.keep([claimed], 60)).held == set()
-        with pytest.raises(LeaseLost):
-            await scoring.store.record(step(claimed, "analyzing_methodology", ordinal=1))
-        with pytest.raises(LeaseLost):
-            await scoring.leases.put_back(claimed, due_s=1, waiting_reason="retry", burns=True, spent_s=1)
-        with pytest.raises(LeaseLost):
-            await scoring.store.end(completion(claimed))
-        assert (await inventory(scoring.database, "session-1")).is_empty
-        assert await scoring.take_back() == {}
 
     async def test_an_attempt_may_end_at_the_same_moment(self, scoring: Scoring) -> None:
         """In either order no row is left, and there is no deadlock."""
@@ -332,23 +313,6 @@ class TestPrune:
 
         assert await prune(scoring) == {}
         assert await sessions_left(scoring) == {"asked-again"}
-
-    async def test_it_rests_after_every_batch(self, scoring: Scoring) -> None:
-        """For three times as long as it worked."""
-        score_id = await store_score(scoring, "s", 67, at=YEAR)
-        for _ in range(EVENTS.batch // 2 + 1):
-            await add_events(scoring, score_id, YEAR)
-        rests: list[float] = []
-
-        async def rest(seconds: float) -> None:
-            rests.append(seconds)
-
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        await Pruner(scoring.database, Keep(events_days=180), rest=rest).run()
-
-        assert len(rests) == 2
-        assert 0 < sum(rests) <= 3 * (loop.time() - started)
 
     async def test_old_rows_are_found_by_an_index(self, scoring: Scoring) -> None:
         """A clean-up without work reads no table whole, except for the few bodies of dead letters."""
