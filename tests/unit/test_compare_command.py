@@ -21,7 +21,6 @@ def sessions(*values: str) -> list[ScoredSession]:
         pytest.param(("b", "a", "b"), None, ("b", "a"), id="the-older-first"),
         pytest.param(("b", "a"), ("a", "b"), ("a", "b"), id="as-wanted"),
         pytest.param(("a", "b", "c"), ("c", "a"), ("c", "a"), id="two-of-three"),
-        pytest.param(("a", ""), None, ("a", ""), id="an-empty-value-is-one"),
     ],
 )
 def test_wanted_values_or_the_only_two_are_compared(
@@ -36,7 +35,6 @@ def test_wanted_values_or_the_only_two_are_compared(
         pytest.param(("a", "b", "c", "b"), None, click.UsageError, r"'b' \(2 scored sessions\)", id="three-values"),
         pytest.param(("a", "b"), ("a", "d"), click.BadParameter, "no scored session has guidance=d", id="unknown"),
         pytest.param(("a", "a"), None, ScoringError, r"one value, 'a' \(2 scored", id="one-value"),
-        pytest.param(("a",), None, ScoringError, r"one value, 'a' \(1 scored session\)", id="one-session"),
     ],
 )
 def test_values_that_cannot_be_compared_are_refused(

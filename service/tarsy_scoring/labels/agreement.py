@@ -34,11 +34,6 @@ class Confusion:
         """Pairs in which label and judge agree."""
         return sum(row[i] for i, row in enumerate(self.counts))
 
-    @property
-    def judge_higher(self) -> int:
-        """Pairs in which the judge's band is above the label's."""
-        return sum(sum(row[i + 1 :]) for i, row in enumerate(self.counts))
-
 
 @dataclass(frozen=True, slots=True)
 class Kappa:
@@ -125,7 +120,7 @@ def in_words(kappa: Kappa, table: Confusion) -> str:
         interval = f"95 % interval {kappa.low:.2f} to {kappa.high:.2f}"
         said.append(f"The weighted kappa is {kappa.value:.2f} ({interval}).{chance}")
     if differing := table.n - table.agreeing:
-        higher = table.judge_higher
+        higher = sum(sum(row[i + 1 :]) for i, row in enumerate(table.counts))
         said.append(
             f"Judge and labels differ on {differing} of {table.n} scores: the judge is higher on {higher} of "
             f"them and lower on {differing - higher}."

@@ -30,7 +30,7 @@ MOST_COUNTED = 20_000  # newest labels
 UNKNOWN = "unknown"  # stands for criteria, hash or judge where a score names none
 
 SUBJECT = """
-SELECT s.score_id, s.session_id, s.status, s.total_score, s.judge_outcome, c.content -> 'bands' AS bands
+SELECT s.score_id, s.status, s.total_score AS total, c.content -> 'bands' AS bands
 FROM {schema}.session_scores s LEFT JOIN {schema}.scoring_criteria c USING (criteria_hash) WHERE s.score_id = $1
 """
 
@@ -116,7 +116,6 @@ class Subject:
     """A score to be labelled, with the bands of the criteria, lowest first."""
 
     score_id: UUID
-    session_id: str
     status: str
     total: int | None
     bands: tuple[Band, ...]
@@ -132,9 +131,7 @@ async def subject(database: Database, score_id: UUID) -> Subject | None:
     row = await database.once(lambda c: c.fetchrow(database.sql(SUBJECT), score_id))
     if row is None:
         return None
-    return Subject(
-        row["score_id"], row["session_id"], row["status"], row["total_score"], bands_of(row["bands"])
-    )
+    return Subject(**{**row, "bands": bands_of(row["bands"])})
 
 
 def contradicted(outcome: str | None, number: float | None, bands: tuple[Band, ...]) -> Band | None:

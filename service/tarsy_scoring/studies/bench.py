@@ -356,13 +356,8 @@ class _RecordedAsk:
 
 def _chain_of(settings: Settings, job: Job) -> ChainSettings:
     """The settings of the session's chain, with one sample by the job's judge."""
-    changes = {
-        "criteria": job.criteria.name,
-        "providers": (job.provider,),
-        "samples": 1,
-        "judge": JudgeSettings(),
-    }
-    return settings.chain(job.timeline.chain_id).model_copy(update=changes)
+    judged_by = {"criteria": job.criteria.name, "providers": (job.provider,), "judge": JudgeSettings()}
+    return settings.chain(job.timeline.chain_id).model_copy(update=judged_by | {"samples": 1})
 
 
 def _reason(error: Unscorable | RetryLater | WaitFor) -> str:

@@ -240,7 +240,7 @@ async def read_needs(
     return list(found.values())
 
 
-def room_for(provider: ProviderSettings, token_factor: float = 1.0) -> int:
+def room_for(provider: ProviderSettings, token_factor: float) -> int:
     """
     Compute the room for text in a question, in estimated tokens: possibly 0.
 

@@ -211,8 +211,6 @@ def test_invalid_files_are_refused_with_line_and_reason(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=reason.replace("?", r"\?")) as caught:
             read_labels(write(tmp_path, *lines))
         assert "labels.csv" in str(caught.value)
-    # Only values that all look like shares of one are refused; zeros do not.
-    assert read_labels(write(tmp_path, "session_id,number", "s-1,0"))[0].number == 0
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -74,10 +74,3 @@ def test_doubtful_totals_are_left_out() -> None:
 
     assert (found["doubtful"], of(found, "total_score")["second"]["n"]) == (60, 60)
     assert any("flagged as doubtful: 60" in sentence for sentence in found["meaning"])
-
-
-def test_few_sessions_show_nothing() -> None:
-    found = compare_versions([*some("v1", 60, 4), *some("v2", 90, 4)], ("v1", "v2"))
-
-    assert {m["verdict"] for m in found["metrics"]} == {"too few"}
-    assert found["meaning"][0] == "There are too few comparable sessions to show anything."

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tables import table
-from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import RateLimited
 from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.studies.tool_needs import (
@@ -24,7 +23,6 @@ from tarsy_scoring.studies.tool_needs import (
     ReportBudget,
     ReportJudge,
     find_needs,
-    room_for,
 )
 from tarsy_scoring.timeline.clean.masking import SHIPPED
 from tarsy_scoring.timeline.render.context import estimate_tokens
@@ -186,11 +184,3 @@ async def test_a_call_that_the_fleet_refuses_costs_nothing() -> None:
         await judge_of(budget, fleet).admit("default", 100, 0.7)
 
     assert budget.left_usd == pytest.approx(1.0)
-
-
-def test_room_for_a_question_follows_the_window_and_token_factor() -> None:
-    provider = ProviderSettings(
-        base_url="http://judge", model="m", context_window_tokens=32_000, max_reply_tokens=4_000
-    )
-
-    assert (room_for(provider), room_for(provider, 2.0)) == (18_500, 8_500)
