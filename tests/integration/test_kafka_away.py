@@ -14,8 +14,7 @@ from tarsy_scoring.kafka import consumer as consuming
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Consumer, Record
 from tarsy_scoring.kafka.publisher import Publisher
-from tarsy_scoring.kafka.security import connection_options
-from tarsy_scoring.kafka.topics import Tail, read_topic
+from tarsy_scoring.kafka.topics import read_topic
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry.metrics import Metrics
@@ -126,23 +125,3 @@ async def test_a_resend_waits_for_earlier_messages(own_kafka: Kafka, topics: Top
     assert read[-2:] == [b"first", b"second"]
     assert list(dict.fromkeys(read)) == [b"zero", b"first", b"second"]
     await wait_until(lambda: asyncio.all_tasks() <= before, 60, "nothing is left behind")
-
-
-async def test_clients_that_end_in_an_outage_leave_no_task_behind(own_kafka: Kafka, topics: Topics) -> None:
-    """The library's stop fails half way during a failed fetch; a task would go on to ask for metadata."""
-    before = asyncio.all_tasks()
-    settings = load_settings(topics.env)
-    tails = [Tail(connection_options(settings), topics.scoring_events) for _ in range(5)]
-    consumer = Consumer(settings, [topics.session_completed])
-    for tail in tails:
-        await tail.start()
-    await consumer.start()
-    await own_kafka.stop()
-    try:
-        for tail in tails:
-            assert await tail.take(0.2) == []
-            await tail.stop()
-        await consumer.stop()
-        await wait_until(lambda: asyncio.all_tasks() <= before, 60, "nothing is left behind")
-    finally:
-        await own_kafka.start()

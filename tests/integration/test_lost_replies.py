@@ -48,18 +48,6 @@ async def test_accepting_stores_each_request_once(lossy: Lossy) -> None:
     assert await lossy.seen.events() == ["queued"] * 3
 
 
-async def test_accepting_supersedes_a_deferred_request_once(lossy: Lossy) -> None:
-    await lossy.seen.accept(session_completed())
-    older, newer = (rescore(criteria=OTHER_CRITERIA) for _ in range(2))
-
-    lossy.lose_next_reply()
-    await lossy.scoring.accept(older, newer)
-
-    assert lossy.proxy.replies_lost == 1
-    dispositions = await lossy.seen.dispositions()
-    assert (dispositions[older.request_id], dispositions[newer.request_id]) == ("superseded", "deferred")
-
-
 async def test_a_claim_without_a_reply_lapses(lossy: Lossy) -> None:
     """No heartbeat renews it, so that the score is taken back."""
     await lossy.seen.accept(session_completed("lost"), session_completed("next"))

@@ -223,17 +223,6 @@ async def test_a_required_value_that_is_no_text_is_unavailable(
                 await source.fetch_timeline("one")
 
 
-async def test_an_optional_value_that_is_no_text_is_absent(
-    connection: Any, source: TarsyApi, alter: Callable[..., None]
-) -> None:
-    await load_session(connection, session())
-    alter("/one", lambda said: said | {"alert_data": None, "final_analysis": 7, "chain_id": ["x"]}, end="/one")
-
-    timeline = await source.fetch_timeline("one")
-
-    assert (timeline.alert_data, timeline.final_analysis, timeline.chain_id) == ("", None, None)
-
-
 async def test_a_failed_call_cancels_the_others(connection: Any, tarsy: TarsyRest) -> None:
     """A call that hangs would keep its connection until no session has one."""
     await load_session(connection, session())
