@@ -408,31 +408,22 @@ async def test_a_spent_budget_keeps_scores_from_being_claimed(
 # --- token factors -------------------------------------------------------------------------------------
 
 
-def reported(ratio: float, estimated: int = 10_000) -> Result:
-    """An answer whose prompt took so many real tokens per estimated one."""
-    return Result(estimated_tokens=estimated, read_tokens=round(ratio * estimated))
-
-
-async def report(member: Limits, *results: Result, provider: str = "main") -> None:
-    for result in results:
-        await member.settle(await member.admit(call_of(provider=provider)), result)
-
-
-async def factors(fleet: Fleet) -> list[float]:
-    await fleet.refresh()
-    return [m.token_factor("main") for m in fleet.members]
+async def report(member: Limits, ratio: float, times: int = 1) -> None:
+    """Settle calls whose prompt took so many real tokens per estimated one."""
+    result = Result(estimated_tokens=10_000, read_tokens=round(ratio * 10_000))
+    for _ in range(times):
+        await member.settle(await member.admit(call_of()), result)
 
 
 async def test_a_token_factor_is_shared_by_the_fleet(url: str) -> None:
     """It falls only if it is still the value compared with, so no process undoes another's rise."""
     async with open_fleet(url, settings_of(TWO)) as fleet:
-        await report(fleet.one, reported(1.31))
-        await report(fleet.member(1), reported(1.12))
-        assert await factors(fleet) == [1.35] * 3
-        await report(fleet.member(1), reported(2.0))
-        await report(fleet.one, *[reported(1.1)] * 20)
-
-        assert await factors(fleet) == [2.0] * 3
+        one, other = fleet.members[:2]
+        for rises, falls, times, factor in (((one, 1.31), (other, 1.12), 1, 1.35), ((other, 2.0), (one, 1.1), 20, 2.0)):
+            await report(*rises)
+            await report(*falls, times)
+            await fleet.refresh()
+            assert [m.token_factor("main") for m in fleet.members] == [factor] * 3
         assert fleet.one.token_factor("spare") == 1.0
 
 
