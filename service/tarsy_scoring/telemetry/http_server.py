@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_TIMEOUT_S = 10.0
 # A peer that takes no bytes for so long is reset by the kernel, also while the connection is being closed.
@@ -27,6 +26,7 @@ BACKLOG = 2048
 # The kernel would buffer up to 4 MB for each WebSocket that does not read; this holds a second of events.
 SEND_BUFFER_BYTES = 131_072
 HEAD_END = b"\r\n\r\n"
+_Peer = tuple[Any, ...]  # address and port; empty: unknown
 # A line that ends without CR, or is folded: a proxy may find other headers in the head than h11 does.
 _LOOSE_LINE = re.compile(rb"(?<!\r)\n|\n[ \t]")
 
@@ -63,20 +63,23 @@ def bounded_server(app: ASGIApp, **options: Any) -> uvicorn.Server:
     """
     # Applications log their failures. uvicorn would report a refused handshake as one.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    connections: dict[_Peer, _Connection] = {}  # those that wait for a head
 
     async def with_deadlines(scope: Scope, receive: Receive, send: Send) -> None:
-        connection: _Connection = scope["state"].pop("connection")
+        connection = connections.get(tuple(scope["client"] or ()))
+        if connection is None:
+            return await app(scope, receive, send)
         connection.head_arrived()
         if scope["type"] == "websocket":  # uvicorn has replaced the protocol: `connection` learns no more
-            connection.app_state.clear()
+            connection.forget()
         try:
-            await app(scope, receive, send)
+            return await app(scope, receive, send)
         finally:
             connection.expect_head()
 
     config = uvicorn.Config(
         with_deadlines,
-        http=_Connection,
+        http="h11",
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -85,6 +88,14 @@ def bounded_server(app: ASGIApp, **options: Any) -> uvicorn.Server:
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         **options,
     )
+    config.load()
+    inner: Any = config.http_protocol_class
+
+    def protocol(**given: Any) -> asyncio.Protocol:
+        return _Connection(inner(**given), connections)
+
+    # uvicorn declares a class, and only calls it.
+    config.http_protocol_class = cast(type[asyncio.Protocol], protocol)
     return _Server(config)
 
 
@@ -94,23 +105,28 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Connection(H11Protocol):
+class _Connection(asyncio.Protocol):
     """
-    uvicorn's protocol, which also ends a peer whose head is late, too long or ambiguous.
+    Passes everything on to uvicorn's protocol, and ends a peer whose head is late, too long or ambiguous.
 
     A head has `HEAD_TIMEOUT_S` from the beginning of the connection, later from the first byte; between two
     requests uvicorn's keep-alive timeout holds.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.app_state = {"connection": self}  # uvicorn copies it into the scope of each request
+    def __init__(self, protocol: asyncio.Protocol, connections: "dict[_Peer, _Connection]") -> None:
+        self._protocol = protocol
+        self._connections = connections
+        self._peer: _Peer = ()
         self._head: bytes | None = b""  # None while a request is under way
         self._deadline: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if name := transport.get_extra_info("peername"):
+            self._peer = (name[0], name[1])
+        self._connections[self._peer] = self
         self._start_deadline()
+        self._protocol.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         if self._head is not None:
@@ -121,12 +137,20 @@ class _Connection(H11Protocol):
                 return self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
             if _LOOSE_LINE.search(head):
                 return self._refuse(HTTPStatus.BAD_REQUEST)
-        return super().data_received(data)
+        return self._protocol.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.app_state.clear()
-        self._stop_deadline()
-        super().connection_lost(exc)
+        self.forget()
+        self._protocol.connection_lost(exc)
 
     def head_arrived(self) -> None:
         """End the deadline: the application has the request."""
@@ -137,10 +161,16 @@ class _Connection(H11Protocol):
         """The next bytes are a head."""
         self._head = b""
 
+    def forget(self) -> None:
+        """Take the connection out of the list."""
+        self._stop_deadline()
+        if self._connections.get(self._peer) is self:
+            del self._connections[self._peer]
+
     def _start_deadline(self) -> None:
         if self._deadline is None:
             loop = asyncio.get_running_loop()
-            self._deadline = loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
+            self._deadline = loop.call_later(HEAD_TIMEOUT_S, self._transport.abort)
 
     def _stop_deadline(self) -> None:
         if self._deadline is not None:
@@ -149,5 +179,5 @@ class _Connection(H11Protocol):
 
     def _refuse(self, status: HTTPStatus) -> None:
         head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        self.transport.write(head.encode())
-        self.transport.close()
+        self._transport.write(head.encode())
+        self._transport.close()
