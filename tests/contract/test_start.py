@@ -11,6 +11,7 @@ UNNEEDED = {
     "numpy",
     "openai",
     "opentelemetry",
+    "pydantic_settings",
     "scipy",
     "sqlalchemy",
 }

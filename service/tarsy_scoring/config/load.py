@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_settings import EnvSettingsSource
 
 from tarsy_scoring.config.chains import ChainSettings, Config
 from tarsy_scoring.config.explain import explain, suggest
@@ -37,9 +38,9 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         ConfigurationError: Naming the variable, or the path in the file, and the reason.
     """
     environ = os.environ if environ is None else environ
-    fields = Settings.model_fields.keys() - {"config", "unknown_variables"}
-    values: dict[str, Any] = {field: given for field in fields if (given := environ.get(variable_of(field)))}
-    values |= _secrets_in_files(environ)
+    variables = EnvSettingsSource(Settings)
+    variables.env_vars = {name.lower(): value for name, value in environ.items() if value}
+    values = variables() | _secrets_in_files(environ)
     path = environ.get("SCORING_CONFIG")
     values["config"] = config = _load_config(Path(path) if path else None, environ)
     values["unknown_variables"] = _unknown_variables(config, environ)
@@ -102,10 +103,13 @@ def _read_sections(path: Path | None, environ: Mapping[str, str]) -> dict[str, A
     raw = read_yaml(path, environ) if path else {}
     raw = {section: value for section, value in raw.items() if value is not None}  # such as a bare `chains:`
     raw["chains"] = _inherit(raw.get("chains") or {}, raw.get("defaults") or {})
-    given = {"base_url": environ.get("OPENAI_BASE_URL"), "model": environ.get("SCORING_JUDGE_MODEL")}
-    default = {key: value for key, value in given.items() if value}
-    raw["providers"] = raw.get("providers") or {"default": default}
+    raw["providers"] = raw.get("providers") or {"default": _default_provider(environ)}
     return raw
+
+
+def _default_provider(environ: Mapping[str, str]) -> dict[str, str]:
+    given = {"base_url": environ.get("OPENAI_BASE_URL"), "model": environ.get("SCORING_JUDGE_MODEL")}
+    return {key: value for key, value in given.items() if value}
 
 
 def _inherit(chains: Any, defaults: Any) -> Any:

@@ -5,9 +5,10 @@ The texts below the fields are the source of `docs/configuration.md`.
 """
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tarsy_scoring.config.chains import DEFAULT_MODEL, ChainSettings, Config
 from tarsy_scoring.config.timeline_sources import TimelineSourceName
@@ -35,10 +36,10 @@ DEFAULT_MAX_SESSION_BYTES = 8 * 1024 * 1024
 LEAST_CONNECTIONS = 4  # of one process to our database
 
 
-class Settings(BaseModel):
+class Settings(BaseSettings):
     """All settings: each field from `SCORING_` + the name in capitals, and the YAML as `config`."""
 
-    model_config = Frozen.model_config
+    model_config = SettingsConfigDict(**Frozen.model_config, env_prefix="SCORING_")  # type: ignore[typeddict-item]
 
     enabled: bool = True
     """`false`: nothing is scored automatically."""
@@ -179,9 +180,21 @@ class Settings(BaseModel):
     """Lowest level that is logged."""
     log_format: LogFormat | None = None
     """Default: `console` on a terminal, else `json`."""
-    config: Config = Config()
-    unknown_variables: tuple[str, ...] = ()
+    config: Annotated[Config, NoDecode] = Config()
+    unknown_variables: Annotated[tuple[str, ...], NoDecode] = ()
     """`SCORING_*` variables without a meaning."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only arguments: `load_settings` reads variables, files with secrets and the YAML file."""
+        return (init_settings,)
 
     @model_validator(mode="after")
     def _kafka_security_is_whole(self) -> Self:
