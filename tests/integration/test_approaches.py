@@ -1,10 +1,13 @@
 """Better approaches over many sessions: grouped, and on the page."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pydantic_core import from_json, to_json
 
 from api_site import Api, open_api
@@ -12,6 +15,7 @@ from builders import Scoring
 from stored import NOON, store_score
 from tarsy_scoring.analytics import approaches
 from tarsy_scoring.analytics.daily import Selection
+from tarsy_scoring.cli import cli
 from tarsy_scoring.judge.read.extraction import tool_of_step
 
 AS_BROWSER = {"Accept": "text/html"}
@@ -43,6 +47,13 @@ async def asked(api: Api, chain: str | None = None, limit: int = 50) -> Any:
     return from_json(to_json(found))
 
 
+async def command(scoring: Scoring, *arguments: str) -> str:
+    env = {"SCORING_DATABASE_URL": scoring.url}
+    done = await asyncio.to_thread(CliRunner().invoke, cli, ["report", "approaches", *arguments], env=env)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 async def test_approaches_of_similar_names_and_steps_are_one(api: Api) -> None:
     """Its sessions are those that went another way, the lowest total first; the latest score of each counts."""
     scoring = api.scoring
@@ -68,6 +79,13 @@ async def test_approaches_of_similar_names_and_steps_are_one(api: Api) -> None:
     assert [one["sessions"] for one in (await asked(api, chain="network"))["approaches"]] == [1]
     assert (await asked(api, limit=1))["approaches_left_out"] == 2
 
+    reported = json.loads(await command(scoring, "--json"))
+    assert reported["approaches"] == found["approaches"]
+    text = await command(scoring)
+    assert '3 sessions, mean total 30.0: "Logs first"' in text.splitlines()
+    assert "  sessions that went another way: b (20), a (40), c (no total)" in text.splitlines()
+    assert await command(scoring, "--chain", "unknown") == "no score names a better approach\n"
+
 
 async def test_the_page_quotes_hostile_texts_and_says_what_it_left_out(
     api: Api, monkeypatch: pytest.MonkeyPatch
@@ -87,6 +105,7 @@ async def test_the_page_quotes_hostile_texts_and_says_what_it_left_out(
     assert "x" * 700 not in page.text
     assert "Only the newest" in page.text
     assert [f'href="/sessions/s-{n}"' in page.text for n in range(3)] == [False, True, True]
+    assert "\u202e" not in await command(api.scoring)
     assert (
         "No judge named a better approach"
         in (await api.client.get("/approaches?chain=unknown", headers=AS_BROWSER)).text
