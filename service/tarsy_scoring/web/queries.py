@@ -20,6 +20,7 @@ from pydantic import (
     AfterValidator,
     AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -52,7 +53,14 @@ def _labels(pairs: list[str]) -> list[str]:
     return pairs
 
 
-Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+def _as_text(value: object) -> object:
+    """Refuse numbers, which pydantic reads as seconds since 1970."""
+    if str(value)[4:5] != "-":
+        raise ValueError("not a time in RFC 3339")
+    return value
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_as_text), AfterValidator(_in_utc)]
 Word = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")]
 Total = Annotated[int, Field(ge=0, le=100)]
 # Parameter types that may be left out. The schema does not mention null, which no address can hold.

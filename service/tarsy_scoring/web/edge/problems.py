@@ -16,6 +16,7 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
+from starlette.routing import Match
 
 from tarsy_scoring.missing_tools.decisions import SameTool, UnknownTool
 from tarsy_scoring.postgres.analytic_reads import ReadTooSlow
@@ -41,7 +42,7 @@ REFUSALS = {
     404: ("Not found", "there is nothing at this address: check it; /openapi.json lists all addresses"),
     405: (
         "Method not allowed",
-        "this address does not support the method: /openapi.json lists those it supports",
+        "this address does not support the method: the header Allow lists those it supports",
     ),
     408: ("Too slow", "the request did not arrive in time: send it again"),
     413: (
@@ -187,13 +188,24 @@ def _problem_of(connection: HTTPConnection, error: Exception) -> Problem:
             faults = [{"loc": ["body"], "msg": "not JSON in UTF-8"}]
         case HTTPException():
             title, detail = REFUSALS.get(error.status_code, ("Refused", "the request was refused"))
-            return Problem(error.status_code, title, detail, headers=error.headers or {})
+            headers = error.headers or {}
+            if error.status_code == 405:  # Starlette lists the methods of the first route alone
+                headers = {"Allow": ", ".join(_methods_at(connection))}
+            return Problem(error.status_code, title, detail, headers=headers)
         case _:
             raise error
     if faults[0]["loc"][0] == "path" and is_tarsys_path(connection.scope["path"]):
         return Problem(404, *REFUSALS[404])  # TARSy looks a malformed id up and finds no session
     detail = f"{faults[0]['loc'][-1]}: {faults[0]['msg']}"
     return Problem(422, "Malformed request", detail, extra={"errors": faults})
+
+
+def _methods_at(connection: HTTPConnection) -> list[str]:
+    """The methods that the routes at this address support."""
+    # Without the keys that the request's own route has stored in the scope.
+    scope = {k: v for k, v in connection.scope.items() if k not in ("fastapi", "route", "path_params")}
+    routes = [r for r in connection.app.router.routes if r.matches(dict(scope))[0] is not Match.NONE]
+    return sorted({method for route in routes for method in route.methods or ()})
 
 
 def _fault(fault: Mapping[str, Any], *, is_json: bool) -> dict[str, Any]:
