@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from statistics import fmean
 from typing import Any
 from uuid import UUID
@@ -82,27 +82,11 @@ class Approach:
     took_poorer_path: list[PoorerSession]
 
 
-@dataclass(frozen=True, slots=True)
-class Approaches:
+async def read_approaches(database: Database, selection: Selection, limit: int) -> list[Approach]:
     """
-    Approaches, those with most sessions first.
+    Group the selection's newest approaches; at most `limit` groups, those with most sessions first.
 
-    Args:
-        approaches_left_out: Groups beyond `limit`.
-        compared: Approaches that were read and grouped.
-        is_cut: Only the newest `MOST_READ` were read; there are older ones.
-    """
-
-    approaches: list[Approach]
-    approaches_left_out: int
-    compared: int
-    is_cut: bool
-    as_of: datetime
-
-
-async def read_approaches(database: Database, selection: Selection, limit: int) -> Approaches:
-    """
-    Read the selection's newest approaches and group them. The same scores give the same groups.
+    The same scores give the same groups.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -110,13 +94,11 @@ async def read_approaches(database: Database, selection: Selection, limit: int) 
 
     async def work(connection: Connection) -> list[Any]:
         await connection.execute(CUSTOM_PLAN)
-        return await connection.fetch(database.sql(APPROACHES), *selection.arguments, MOST_READ + 1)
+        return await connection.fetch(database.sql(APPROACHES), *selection.arguments, MOST_READ)
 
     rows = await database.once(work)
     # In a thread: comparing 2,000 different approaches takes long enough to block the event loop.
-    groups = await asyncio.to_thread(group, rows[:MOST_READ])
-    compared, is_cut = min(len(rows), MOST_READ), len(rows) > MOST_READ
-    return Approaches(groups[:limit], len(groups[limit:]), compared, is_cut, datetime.now(UTC))
+    return (await asyncio.to_thread(group, rows))[:limit]
 
 
 def group(rows: Sequence[Mapping[str, Any]]) -> list[Approach]:

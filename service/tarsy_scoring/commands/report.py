@@ -5,15 +5,9 @@ from datetime import datetime
 import click
 from rich.console import Console
 
-from tarsy_scoring.analytics.approaches import MOST_READ, read_approaches
+from tarsy_scoring.analytics.approaches import read_approaches
 from tarsy_scoring.analytics.daily import Selection
-from tarsy_scoring.commands.shared import (
-    json_option,
-    moment,
-    print_json,
-    print_text,
-    run_on_parts,
-)
+from tarsy_scoring.commands.shared import json_option, moment, print_json, print_text, run_on_parts
 
 MOST_APPROACHES, MOST_TOOLS = 20, 50  # the most frequent ones
 
@@ -35,21 +29,12 @@ def approaches(since: datetime | None, chain: str | None, as_json: bool) -> None
     Report which better approaches judges named.
 
     Approaches with similar names and steps are one. Only criteria such as investigation-structured ask for
-    approaches. The newest 2,000 of the period are compared.
+    approaches. The newest 2,000 of the period are compared, and the 20 most frequent printed.
     """
     selection = Selection(chain=chain, since=since)
     found = run_on_parts(lambda parts: read_approaches(parts.database, selection, MOST_APPROACHES))
-    if as_json:
-        print_json(found)
-        return
-    print_text("approaches.txt", {"approaches": found.approaches})
-    if found.approaches_left_out:
-        click.echo(f"{found.approaches_left_out:,} rarer ones are left out", err=True)
-    if found.is_cut:
-        click.echo(
-            f"only the newest {MOST_READ:,} approaches were compared; name a chain or a later --since",
-            err=True,
-        )
+    document = {"approaches": found}
+    print_json(document) if as_json else print_text("approaches.txt", document)
 
 
 @report.command("missing-tools")

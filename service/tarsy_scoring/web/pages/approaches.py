@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
-from tarsy_scoring.analytics.approaches import MOST_READ, read_approaches
+from tarsy_scoring.analytics.approaches import read_approaches
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.pages.period import period_page, requested_period
@@ -21,4 +21,4 @@ async def approaches_page(request: Request, _: Analysing) -> HTMLResponse:
         return await period_page(request, "approaches.html", form)
     database = context_of(request).analytics.database
     found = await read_approaches(database, form.selection, APPROACHES_SHOWN)
-    return await period_page(request, "approaches.html", form, found=found, most_read=MOST_READ)
+    return await period_page(request, "approaches.html", form, approaches=found)
