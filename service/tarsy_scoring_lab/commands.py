@@ -56,20 +56,14 @@ def stack(as_json: bool, broker: Any, directory: Path | None) -> None:
 
 @click.command()
 @click.option("--keep-running", is_flag=True, help="Keep all parts running afterwards, until Ctrl-C.")
-@click.option(
-    "--history/--no-history",
-    "has_history",
-    default=True,
-    show_default=True,
-    help="Store three months of example scores first, marked as such; a tour of the pages follows with --keep-running.",
-)
 @broker_option
-def demo(keep_running: bool, has_history: bool, broker: Any) -> None:
+def demo(keep_running: bool, broker: Any) -> None:
     """
     Run the whole service here and score ten example sessions.
 
-    Starts the embedded servers, a worker and the API, loads the examples into a TARSy-shaped database, and
-    shows the scores as their events arrive from Kafka. The judge replays recorded judgements; set
+    Starts the embedded servers, a worker and the API, loads the examples into a TARSy-shaped database beside
+    three months of example scores, and shows the scores as their events arrive from Kafka. The judge replays
+    recorded judgements; set
     OPENAI_API_KEY or OPENAI_BASE_URL (and SCORING_JUDGE_MODEL) to have a real model judge.
     """
     from tarsy_scoring_lab.demo import run_demo
@@ -79,9 +73,7 @@ def demo(keep_running: bool, has_history: bool, broker: Any) -> None:
 
     async def main(stopping: asyncio.Event) -> None:
         nonlocal status
-        status = await run_demo(
-            keep_running=keep_running, has_history=has_history, broker=broker, stopping=stopping
-        )
+        status = await run_demo(keep_running=keep_running, broker=broker, stopping=stopping)
 
     run(run_until_signalled(main))
     sys.exit(status)

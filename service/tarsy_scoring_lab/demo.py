@@ -44,7 +44,6 @@ PUBLISH_TIMEOUT_S = 10.0
 PAGES_START_S = 30.0
 STOP_WITHIN_S = 20.0
 JUDGE_VARIABLES = ("OPENAI_API_KEY", "OPENAI_API_KEY_FILE", "OPENAI_BASE_URL", "SCORING_JUDGE_MODEL")
-NO_EVENT = (b"example-no-event", b"Example data: this message is no JSON, so it becomes a dead letter.", ())
 # The demo scores the failed and the timed-out example as well, and shows some gates.
 CONFIG: dict[str, Any] = {
     "defaults": {
@@ -60,17 +59,10 @@ CONFIG: dict[str, Any] = {
 
 
 async def run_demo(
-    *,
-    keep_running: bool,
-    has_history: bool,
-    broker: Literal["auto", "apache-kafka", "tansu"],
-    stopping: asyncio.Event,
+    *, keep_running: bool, broker: Literal["auto", "apache-kafka", "tansu"], stopping: asyncio.Event
 ) -> int:
     """
     Run the demo. Returns the exit status: 0 if every example was scored, else 1.
-
-    Args:
-        has_history: Store the scores of `history` before the worker starts, and print the tour at the end.
 
     Raises:
         StartRefused: A part did not start, the broker did not take the events, or the worker ended early.
@@ -98,25 +90,23 @@ async def run_demo(
                 source = env["SCORING_TIMELINE_DATABASE_URL"]
                 _, filled, _ = await asyncio.gather(
                     _load_sessions(source, sessions),
-                    _fill_history(env) if has_history else asyncio.sleep(0),
+                    fill(env["SCORING_DATABASE_URL"], datetime.now(UTC)),
                     _wait_until_ready(address, api),
                 )
                 console.print(f"  {len(sessions)} example sessions are in a TARSy-shaped database")
-                if filled is not None:
-                    await _load_sessions(source, filled.sessions)
-                    console.print(
-                        f"  {filled.scores:,} scores of three months are example data (chains example-...)"
-                    )
+                await _load_sessions(source, filled.sessions)
+                console.print(
+                    f"  {filled.scores:,} scores of three months are example data (chains example-...)"
+                )
                 console.print(f"  ready after {time.monotonic() - started:.0f} s\n")
-                page = f"{address}/?q=demo-" if has_history else address
+                page = f"{address}/?q=demo-"
                 console.print(f"look at the pages while scores arrive: [bold]{page}[/]\n", highlight=False)
                 async with program("worker", env, logs) as worker:
                     limit_s = REAL_LIMIT_S if is_real else SCRIPTED_LIMIT_S
                     ended = await _follow(console, env, sessions, worker, limit_s, stopping)
                     status = _summarise(console, len(sessions), ended.values())
                     if keep_running and not stopping.is_set():
-                        if filled is not None:
-                            _print_tour(console, address, filled)
+                        _print_tour(console, address, filled)
                         _print_environment(console, address, env)
                         await stopping.wait()
     return status
@@ -146,27 +136,6 @@ async def _load_sessions(url: str, sessions: Sequence[dict[str, Any]]) -> None:
     await create_tables(url)
     for session in sessions:
         await load_session(url, session)
-
-
-async def _fill_history(env: Mapping[str, str]) -> Filled:
-    """
-    Store the example history in the migrated database, and publish a message that is no event.
-
-    Raises:
-        StartRefused: The broker did not take the message.
-    """
-    settings = load_settings(env)
-    filled = await fill(env["SCORING_DATABASE_URL"], datetime.now(UTC))
-    publisher = Publisher(settings)
-    try:
-        acknowledged = await publisher.publish(
-            settings.topic_session_completed, [NO_EVENT], PUBLISH_TIMEOUT_S
-        )
-    finally:
-        await publisher.stop()
-    if not all(acknowledged):
-        raise StartRefused("the broker did not take the example of a message that is no event")
-    return filled
 
 
 def _print_tour(console: Console, address: str, filled: Filled) -> None:
