@@ -119,10 +119,7 @@ async def test_a_fleet_in_the_field_fails_nothing_but_the_poison(service: Servic
     await service.rows(f"ALTER DATABASE {name} SET lock_timeout = '1s'")
     service.judge.latency_s = 0.2
 
-    async with (
-        DatabaseProxy(service.database_url) as database,
-        Field(service, database, tarsy_database_url) as field,
-    ):
+    async with DatabaseProxy(service.database_url) as database, Field(service, database, tarsy_database_url) as field:
         fleet = Fleet(
             service,
             chance,

@@ -54,13 +54,7 @@ def test_schemas_are_valid_and_have_an_id() -> None:
 
 def test_examples_are_valid_and_complete() -> None:
     """One example of each schema shows every field, except fields that only some documents have."""
-    optional_fields = {
-        "waiting_for",
-        "waiting_for_text",
-        "latest_attempt",
-        "current_stage",
-        "left_out",
-    }
+    optional_fields = {"waiting_for", "waiting_for_text", "latest_attempt", "current_stage", "left_out"}
     for example, document in EXAMPLES.items():
         name = schema_of_example(example)
         validator(name).validate(document)

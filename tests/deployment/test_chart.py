@@ -9,17 +9,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from deploying import (
-    CHART,
-    MARGIN_S,
-    VALUE_SETS,
-    Object,
-    Objects,
-    Render,
-    known_variables,
-    parse,
-    secret_variables,
-)
+from deploying import CHART, MARGIN_S, VALUE_SETS, Object, Objects, Render, known_variables, parse, secret_variables
 
 from tarsy_scoring.commands.worker import END_S, STOP_S
 from tarsy_scoring.web.server import LONGEST_STOP_S
@@ -363,14 +353,8 @@ def test_network_policies_allow_only_named_traffic(charts: dict[str, Objects]) -
     assert scraped["from"] == worker["ingress"][0]["from"]
     [writes] = charts["everything"].one("NetworkPolicy", "scoring-intake")["spec"]["egress"]
     [sends] = charts["everything"].one("NetworkPolicy", "scoring-notify")["spec"]["egress"]
-    assert writes == {
-        "ports": [{"port": 6432, "protocol": "TCP"}],
-        "to": [{"ipBlock": {"cidr": "198.51.100.7/32"}}],
-    }
-    assert sends == {
-        "ports": [{"port": 8443, "protocol": "TCP"}],
-        "to": [{"ipBlock": {"cidr": "198.51.100.8/32"}}],
-    }
+    assert writes == {"ports": [{"port": 6432, "protocol": "TCP"}], "to": [{"ipBlock": {"cidr": "198.51.100.7/32"}}]}
+    assert sends == {"ports": [{"port": 8443, "protocol": "TCP"}], "to": [{"ipBlock": {"cidr": "198.51.100.8/32"}}]}
 
 
 def test_configuration_arrives_as_given(charts: dict[str, Objects]) -> None:

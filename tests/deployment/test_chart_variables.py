@@ -6,16 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from deploying import (
-    CHART,
-    MINIMAL,
-    NO_API,
-    VALUE_SETS,
-    Objects,
-    Render,
-    RenderObjects,
-    secret_variables,
-)
+from deploying import CHART, MINIMAL, NO_API, VALUE_SETS, Objects, Render, RenderObjects, secret_variables
 
 from tarsy_scoring.config.load import load_settings
 

@@ -38,11 +38,7 @@ def read_plans(stack: ExitStack) -> dict[str, Any]:
     from tarsy_scoring.labels.labels import COUNTED
     from tarsy_scoring.scores.session_list import SESSIONS
 
-    lists = {
-        "newest": SESSIONS["newest"],
-        "best": SESSIONS["score_desc"],
-        "worst": SESSIONS["score_asc"],
-    }
+    lists = {"newest": SESSIONS["newest"], "best": SESSIONS["score_desc"], "worst": SESSIONS["score_asc"]}
     nothing = ["NULL"] * 14
     filters = {"all": {}, "chain": {0: "'chain-77'"}, "total": {2: "97"}, "prefix": {11: "'session-1234%'"}}
     of_quality = {name: entry[:2] for name, entry in test_quality_plans.STATEMENTS.items()}
@@ -53,10 +49,7 @@ def read_plans(stack: ExitStack) -> dict[str, Any]:
             of_quality[f"list-{order}-{name}"] = (statement, arguments)
     queue = {name: entry[:2] for name, entry in test_plans.STATEMENTS.items()}
     few_labels = filling(test_quality_plans.SCORES, 200) + "DELETE FROM score_labels WHERE label_id % 20 <> 0;"
-    return {
-        "queue": _plans(stack, test_plans.FILL, queue),
-        "quality": _plans(stack, few_labels, of_quality),
-    }
+    return {"queue": _plans(stack, test_plans.FILL, queue), "quality": _plans(stack, few_labels, of_quality)}
 
 
 def _plans(stack: ExitStack, fill: str, statements: Mapping[str, tuple[str, str]]) -> dict[str, Any]:

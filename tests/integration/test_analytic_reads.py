@@ -17,17 +17,7 @@ AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 JSON = "/api/v1/scoring"
 POOL = 2
 ANALYTIC = [
-    *(
-        "/week",
-        "/",
-        "/trends",
-        "/distribution",
-        "/failure-tags",
-        "/missing-tools",
-        "/approaches",
-        "/drift",
-        "/review",
-    ),
+    *("/week", "/", "/trends", "/distribution", "/failure-tags", "/missing-tools", "/approaches", "/drift", "/review"),
     *(f"{JSON}/{path}" for path in ("sessions", "export", "trust")),
     *(f"{JSON}/analytics/{path}" for path in ("trends", "distribution", "missing-tools", "failure-tags", "drift")),
 ]

@@ -129,11 +129,7 @@ async def test_a_newer_score_gives_the_status_and_the_older_one_the_total(api: A
     for status in ("pending", "in_progress", "failed", "timed_out", "cancelled"):
         await store_score(api.scoring, status, total_score=67)
         newer = await store_score(
-            *(api.scoring, status),
-            status=status,
-            at=NOON + MINUTE,
-            error_kind="refused",
-            current_stage="storing",
+            *(api.scoring, status), status=status, at=NOON + MINUTE, error_kind="refused", current_stage="storing"
         )
         [session] = (await page(api, q=status))["sessions"]
         assert (session["status"], session["score"]["total_score"]) == (status, 67)

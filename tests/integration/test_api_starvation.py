@@ -107,9 +107,7 @@ async def test_a_request_without_access_takes_no_place_of_a_caller(site: tuple[F
     assert answer.status_code == 200
 
 
-async def test_answers_to_probes_and_refusals_of_access_end_their_connection(
-    site: tuple[FastAPI, AppContext],
-) -> None:
+async def test_answers_to_probes_and_refusals_of_access_end_their_connection(site: tuple[FastAPI, AppContext]) -> None:
     """A peer that sends many such requests and reads nothing cannot fill a buffer with the answers."""
     app, _ = site
     async with client_of(app) as client:

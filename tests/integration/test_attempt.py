@@ -11,13 +11,7 @@ import pytest
 from attempting import HASHES, Service, a_timeline, open_service
 from builders import METHODOLOGY
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
-from tarsy_scoring.errors import (
-    AttemptTimedOut,
-    JudgeUnavailable,
-    LeaseLost,
-    RateLimited,
-    TimelineUnavailable,
-)
+from tarsy_scoring.errors import AttemptTimedOut, JudgeUnavailable, LeaseLost, RateLimited, TimelineUnavailable
 from tarsy_scoring.events import SOURCE_RESCORE
 from tarsy_scoring.queue.admission import Answer, Policy, Priority, Request
 from tarsy_scoring.queue.claims import ClaimedScore

@@ -376,12 +376,7 @@ async def test_a_session_that_was_seen_open_is_announced_whatever_its_times(
 
 
 async def test_a_sweep_over_two_servers_settles_nothing(
-    start: Start,
-    topic: Topic,
-    settings: Settings,
-    tarsy: Tarsy,
-    database: Database,
-    monkeypatch: pytest.MonkeyPatch,
+    start: Start, topic: Topic, settings: Settings, tarsy: Tarsy, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One server may lack rows of the other; still every session is announced, once."""
     for n in range(3):
@@ -434,12 +429,7 @@ async def test_a_bridge_that_lost_the_bookmark_moves_nothing(
 
 
 async def test_a_sweep_of_a_process_that_died_is_repeated_without_its_events(
-    start: Start,
-    topic: Topic,
-    settings: Settings,
-    tarsy: Tarsy,
-    database: Database,
-    monkeypatch: pytest.MonkeyPatch,
+    start: Start, topic: Topic, settings: Settings, tarsy: Tarsy, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tarsy_sessions, "PAGE", 3)
     monkeypatch.setattr(bridge_module, "PAGE", 3)

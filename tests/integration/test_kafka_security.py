@@ -61,11 +61,7 @@ def login(broker: SecuredKafka, authority: Authority, folder: Path) -> Login:
             "sasl_password": PASSWORD,
         },
         "CERTIFICATE": {"security_protocol": "SSL", "cert_file": str(certificate), "key_file": str(key)},
-        "TOKEN": {
-            "security_protocol": "SASL_SSL",
-            "sasl_mechanism": "OAUTHBEARER",
-            "oauth_token_file": str(token),
-        },
+        "TOKEN": {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER", "oauth_token_file": str(token)},
     }
 
     def variables(listener: str, **changes: object) -> dict[str, str]:

@@ -9,16 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders import (
-    DEFAULT_CRITERIA,
-    HASHES,
-    LEASE_S,
-    Scoring,
-    connected,
-    open_scoring,
-    rescore,
-    session_completed,
-)
+from builders import DEFAULT_CRITERIA, HASHES, LEASE_S, Scoring, connected, open_scoring, rescore, session_completed
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.claims import ClaimedScore
 

@@ -50,11 +50,7 @@ def completion(content: Any = "67", **changes: Any) -> dict[str, Any]:
         "created": 1,
         "model": "served-1",
         "choices": [{"index": 0, "message": message, "finish_reason": changes.pop("finish_reason", "stop")}],
-        "usage": {
-            "prompt_tokens": 1000,
-            "completion_tokens": 200,
-            "prompt_tokens_details": {"cached_tokens": 600},
-        },
+        "usage": {"prompt_tokens": 1000, "completion_tokens": 200, "prompt_tokens_details": {"cached_tokens": 600}},
     } | changes
 
 
@@ -388,9 +384,7 @@ async def test_an_attempt_without_time_left_timed_out(
 
 
 @pytest.mark.parametrize(
-    ("step", "error", "calls"),
-    [(replies(), None, 1), (fails(500), JudgeUnavailable, 4)],
-    ids=["an_answer", "an_error"],
+    ("step", "error", "calls"), [(replies(), None, 1), (fails(500), JudgeUnavailable, 4)], ids=["an_answer", "an_error"]
 )
 async def test_a_result_in_time_counts_although_its_settlement_is_late(
     endpoint: Endpoint,

@@ -102,9 +102,7 @@ async def test_a_transaction_that_commits_late_gets_later_positions(scoring: Sco
 
     async with scoring.database.transaction() as older:
         await outbox.emit(scoring.database, older, [progress(late["score_id"], "late")])
-        await scoring.database.once(
-            lambda c: outbox.emit(scoring.database, c, [progress(early["score_id"], "early")]),
-        )
+        await scoring.database.once(lambda c: outbox.emit(scoring.database, c, [progress(early["score_id"], "early")]))
         assert await assign_positions(scoring) == 1
         assert await assign_positions(scoring) == 0
     assert await assign_positions(scoring) == 1

@@ -60,11 +60,7 @@ async def test_score_is_judged_against_the_reference_and_says_so(service: Servic
 
     assert score["status"] == blind["status"] == "completed"
     assert blind["reference"] is None
-    assert score["reference"] == {
-        "source_url": URL,
-        "provided_by": "ada",
-        "provided_at": "2026-01-02T03:04:05+00:00",
-    }
+    assert score["reference"] == {"source_url": URL, "provided_by": "ada", "provided_at": "2026-01-02T03:04:05+00:00"}
     shown = MASKED.replace("[REDACTED:password#1]", "(REDACTED:password#1)")  # no text imitates a marker
     assert (TEXT in prompt, f"| {shown}" in prompt, shown in without) == (False, True, False)
     assert score["judge_fingerprint"] != blind["judge_fingerprint"]

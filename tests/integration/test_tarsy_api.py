@@ -56,10 +56,7 @@ async def test_the_token_is_read_for_each_call(
     monkeypatch.setenv("SCORING_TIMELINE_API_TOKEN_FILE", str(file))
     async with TarsyRest(tarsy_database_url, token="first") as tarsy:
         settings = load_settings(
-            {
-                "SCORING_TIMELINE_SOURCE": "tarsy-api",
-                "SCORING_TIMELINE_API_URL": tarsy.url + "/api/v1/",
-            }
+            {"SCORING_TIMELINE_SOURCE": "tarsy-api", "SCORING_TIMELINE_API_URL": tarsy.url + "/api/v1/"}
         )
         source = open_timeline_source(settings)
         assert (await source.find_session("one")).chain_id == "kubernetes"

@@ -219,11 +219,7 @@ async def test_an_interrupted_attempt_ends_its_span(
         session: attributes(s).get("error.type") for session, s in ended.items() if "error.type" in attributes(s)
     } == {"breaks": "internal_error"}
     about = [line for line in lines if "session_id" in line]
-    assert Counter(line["event"] for line in about) == {
-        "within": 4,
-        "attempt.finished": 4,
-        "attempt.broke": 1,
-    }
+    assert Counter(line["event"] for line in about) == {"within": 4, "attempt.finished": 4, "attempt.broke": 1}
     assert [line for line in about if line["trace_id"] != of_session[line["session_id"]].split("-")[1]] == []
     assert [line for line in lines if "session_id" not in line and "trace_id" in line] == []
     back = {e.session_id: e.traceparent for e in await events_of(service) if kind_of(e) == "waiting_retry"}

@@ -6,14 +6,7 @@ from structlog.testing import capture_logs
 from builders import Scoring
 from damage import damage
 from infrastructure import Kafka, Topics, wait_until
-from taking_in import (
-    PATIENCE_S,
-    committed,
-    dead_letters,
-    running_intake,
-    send_events,
-    wait_for_stored,
-)
+from taking_in import PATIENCE_S, committed, dead_letters, running_intake, send_events, wait_for_stored
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.kafka import consumer as consuming
 from tarsy_scoring.kafka.topics import read_topic

@@ -92,13 +92,7 @@ COMMANDS = (
     "prune --keep 1 --yes",
     "erase session-1 --yes",
 )
-READS = (
-    "sessions",
-    "export",
-    "analytics/trends",
-    "analytics/missing-tools",
-    "scores/{}/labels",
-)
+READS = ("sessions", "export", "analytics/trends", "analytics/missing-tools", "scores/{}/labels")
 
 
 async def _use(address: str, score_id: uuid.UUID) -> None:

@@ -55,12 +55,7 @@ def _python_is_readable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def allowed(work_dir: Path, /, **changes: Any) -> GateSettings:
     template = str(work_dir.parent / "{session_id}")
-    given = {
-        "allow_commands": True,
-        "work_dir": template,
-        "timeout_s": PATIENCE_S,
-        "sandbox": SANDBOX,
-    }
+    given = {"allow_commands": True, "work_dir": template, "timeout_s": PATIENCE_S, "sandbox": SANDBOX}
     return GateSettings(**given | changes)
 
 
@@ -218,9 +213,7 @@ SWAPS = {
 
 
 @pytest.mark.parametrize(
-    "gate",
-    [{"type": "file_exists"}, {"type": "file_matches", "pattern": "(?s).*"}],
-    ids=["to-be-there", "to-be-read"],
+    "gate", [{"type": "file_exists"}, {"type": "file_matches", "pattern": "(?s).*"}], ids=["to-be-there", "to-be-read"]
 )
 @pytest.mark.parametrize(("path", "swapped", "target"), SWAPS.values(), ids=SWAPS)
 async def test_link_swapped_in_after_the_check_is_not_followed(

@@ -99,8 +99,7 @@ def test_reference_of_a_rescore_request_forces_and_is_masked() -> None:
 
     request = decoded("rescore-requested", {"reference": given, "requested_by": "ada", "force": False}, own)
     named = decoded(
-        "rescore-requested",
-        {"reference": {"text": "x", "provided_by": "grace", "provided_at": "2026-03-01T12:00:00"}},
+        "rescore-requested", {"reference": {"text": "x", "provided_by": "grace", "provided_at": "2026-03-01T12:00:00"}}
     )
     declined = decoded("rescore-requested", {"use_reference": False, "force": False})
 

@@ -302,13 +302,7 @@ def test_calls_of_one_transaction_share_the_budgets() -> None:
 
 def test_a_budget_combines_its_row_with_the_settings() -> None:
     """The limit is that of the settings; the budget moves for as long as a call may take, and a minute."""
-    whole = {
-        "day": NOW.date(),
-        "scope": "chain",
-        "chain_id": "kubernetes",
-        "day_left_s": 60.0,
-        "reserved_for_s": 0.0,
-    }
+    whole = {"day": NOW.date(), "scope": "chain", "chain_id": "kubernetes", "day_left_s": 60.0, "reserved_for_s": 0.0}
     whole |= {"charged_usd": Decimal(1), "reserved_usd": Decimal(0)}
     table: list[tuple[dict[str, Any], Decimal | None, bool]] = [
         ({"scope": "all", "chain_id": ""}, Decimal("5"), True),

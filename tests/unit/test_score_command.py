@@ -41,11 +41,7 @@ SESSION: dict[str, Any] = {
             "stage_id": "s1",
             "stage_type": "investigation",
             "executions": [
-                {
-                    "execution_id": "x1",
-                    "agent_name": "a",
-                    "events": [{"event_type": "llm_thinking", "content": "look"}],
-                }
+                {"execution_id": "x1", "agent_name": "a", "events": [{"event_type": "llm_thinking", "content": "look"}]}
             ],
         }
     ],

@@ -65,11 +65,7 @@ async def run_api(settings: Settings, access: Access, stopping: asyncio.Event) -
 
 
 async def _serve(
-    parts: Parts,
-    source: TimelineSource | None,
-    access: Access,
-    metrics_port: int,
-    stopping: asyncio.Event,
+    parts: Parts, source: TimelineSource | None, access: Access, metrics_port: int, stopping: asyncio.Event
 ) -> None:
     settings = parts.settings
     gateway = Gateway(settings, parts.database, parts.metrics)

@@ -57,11 +57,7 @@ _LEFT_OUT = {"disabled": "where automatic scoring is off", "sampled_out": "outsi
     help="Only scores created since then (RFC 3339, or a date), whenever their session ended.",
 )
 @click.option("--chain", type=not_blank, metavar="NAME", help="Only sessions of this chain.")
-@click.option(
-    "--criteria",
-    metavar="NAME",
-    help="Score under these criteria instead of the chain's.",
-)
+@click.option("--criteria", metavar="NAME", help="Score under these criteria instead of the chain's.")
 @click.option(
     "--without-reference", is_flag=True, help="Judge without the stored references of the sessions."
 )

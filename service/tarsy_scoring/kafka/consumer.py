@@ -21,14 +21,7 @@ from aiokafka.errors import KafkaError
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka.connect import (
-    BrokerAway,
-    Headers,
-    check_brokers,
-    end_client,
-    start_client,
-    wait_out,
-)
+from tarsy_scoring.kafka.connect import BrokerAway, Headers, check_brokers, end_client, start_client, wait_out
 from tarsy_scoring.kafka.partitions import PartitionReader, Unreadable, known_position
 from tarsy_scoring.kafka.security import connection_options
 

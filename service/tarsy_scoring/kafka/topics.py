@@ -16,13 +16,7 @@ from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsErr
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka.connect import (
-    BrokerAway,
-    connected,
-    end_client,
-    start_client,
-    wait_out,
-)
+from tarsy_scoring.kafka.connect import BrokerAway, connected, end_client, start_client, wait_out
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.partitions import is_about_batch, known_position
 from tarsy_scoring.kafka.security import connection_options

@@ -85,10 +85,7 @@ def list_tools(demand: Demand, decisions: Decisions, limit: int) -> Ledger:
     later = wanted[limit:]
     kept = [tool for tool in later if tool.state != "open"]
     return Ledger(
-        demand.as_of,
-        [*wanted[:limit], *kept, *unwanted],
-        len(later) - len(kept),
-        demand.names_left_out,
+        demand.as_of, [*wanted[:limit], *kept, *unwanted], len(later) - len(kept), demand.names_left_out
     )
 
 

@@ -82,10 +82,7 @@ _DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], 
     ),
     (asyncpg.InvalidCatalogNameError, "there is no such database; correct its name in {variable}"),
     (asyncpg.InsufficientPrivilegeError, "the user lacks a permission; grant it to the user in {variable}"),
-    (
-        asyncpg.ObjectNotInPrerequisiteStateError,
-        "it accepts no connections; allow connections to it again",
-    ),
+    (asyncpg.ObjectNotInPrerequisiteStateError, "it accepts no connections; allow connections to it again"),
     (asyncpg.QueryCanceledError, "a statement took too long; look for load, and for missing indexes"),
     (
         asyncpg.ReadOnlySQLTransactionError,

@@ -20,11 +20,7 @@ Phase = Literal["pre", "post"]
 
 
 def migrate(
-    database_url: str,
-    schema: str = "public",
-    *,
-    phase: Phase | None = None,
-    down: str | None = None,
+    database_url: str, schema: str = "public", *, phase: Phase | None = None, down: str | None = None
 ) -> list[str]:
     """
     Upgrade the tables to the newest revision, or downgrade them to `down` (`base` removes all of them).

@@ -227,11 +227,7 @@ class Pruner:
     """
 
     def __init__(
-        self,
-        database: Database,
-        keep: Keep,
-        *,
-        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        self, database: Database, keep: Keep, *, rest: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
         self._database = database
         self._keep = keep

@@ -179,12 +179,7 @@ def looks_made(earlier: Sequence[Finding], tenure: Tenure, now: datetime) -> lis
 
 
 async def _keep(
-    database: Database,
-    connection: Connection,
-    found: Situation,
-    look: Look,
-    drift: Drift,
-    now: datetime,
+    database: Database, connection: Connection, found: Situation, look: Look, drift: Drift, now: datetime
 ) -> None:
     """Store a finding in the caller's transaction; an event is published later."""
     values = {

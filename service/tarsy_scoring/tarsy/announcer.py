@@ -80,10 +80,7 @@ class Announcer:
         await self._publisher.stop()
 
     async def announce(
-        self,
-        bookmark: Bookmark,
-        sessions: Sequence[EndedSession],
-        seen_open: Container[str] = (),
+        self, bookmark: Bookmark, sessions: Sequence[EndedSession], seen_open: Container[str] = ()
     ) -> None:
         """
         Publish the ends that were not announced before; remember those that the broker acknowledged.

@@ -76,10 +76,7 @@ def assemble(
     found = tuple(_stage(row, executions_of[row["stage_id"]], loose_of[row["stage_id"]]) for row in stages)
     calls = Counter(row["execution_id"] for row in interactions if row["interaction_type"] == "tool_call")
     evidence = take_stock(
-        found,
-        text_or_none(session["final_analysis"]),
-        unread_calls=unread_calls,
-        declared_calls=calls,
+        found, text_or_none(session["final_analysis"]), unread_calls=unread_calls, declared_calls=calls
     )
     return timeline_of(session, found, _available_tools(interactions, found), _labels(session), evidence)
 

@@ -148,9 +148,7 @@ class ExportQuery(_ScoreFilters):
     latest: bool = Field(False, description="Only the latest completed score of each session.")
     labelled: bool = Field(False, description="Only scores that people have labelled.")
     exclude: list[Literal["injection_suspected"]] = Field(
-        [],
-        max_length=1,
-        description="Without scores with this flag.",
+        [], max_length=1, description="Without scores with this flag."
     )
 
     @model_validator(mode="after")

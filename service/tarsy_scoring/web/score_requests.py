@@ -215,10 +215,7 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
     if context.settings.events_choose_chains:
         chains.reverse()
     return replace(
-        request,
-        chain_id=chains[0] or chains[1],
-        session_status=found.status,
-        completed_at=found.completed_at,
+        request, chain_id=chains[0] or chains[1], session_status=found.status, completed_at=found.completed_at
     )
 
 

@@ -200,9 +200,7 @@ async def test_a_full_gateway_refuses_before_the_handshake(
             pass
 
 
-async def test_a_peer_that_does_not_read_is_cut_off_and_others_get_everything(
-    served: Served,
-) -> None:
+async def test_a_peer_that_does_not_read_is_cut_off_and_others_get_everything(served: Served) -> None:
     """Its queue is bounded, and dropped with what it has not taken."""
     peer = UnreadingClient()
     await peer.subscribe(served)

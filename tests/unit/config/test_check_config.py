@@ -169,12 +169,7 @@ def test_a_file_is_checked_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     assert f"keys of {tmp_path / 'mine.yaml'} that differ" in brief.stdout
     assert document["file"] == str(tmp_path / "mine.yaml")
-    needed = (
-        "SCORING_DATABASE_URL",
-        "SCORING_KAFKA_BOOTSTRAP_SERVERS",
-        "SCORING_TIMELINE_SOURCE",
-        "OPENAI_API_KEY",
-    )
+    needed = ("SCORING_DATABASE_URL", "SCORING_KAFKA_BOOTSTRAP_SERVERS", "SCORING_TIMELINE_SOURCE", "OPENAI_API_KEY")
     for name, line in zip(needed, document["not_set"], strict=True):
         assert name in line
         assert f"\n  {line}\n" in brief.stdout

@@ -28,10 +28,7 @@ def calls(count: int, tool: str = "get", *, distinct: bool = True, failed: int =
         event(
             "llm_tool_call",
             tool=ToolCall(
-                "shell",
-                tool,
-                f"{n if distinct else 0}{' --help' if n >= count - asking else ''}",
-                is_error=n < failed,
+                "shell", tool, f"{n if distinct else 0}{' --help' if n >= count - asking else ''}", is_error=n < failed
             ),
         )
         for n in range(count)
@@ -69,10 +66,7 @@ SESSIONS: Mapping[str, tuple[list[Event], list[str]]] = {
     "run": (calls(5, distinct=False) + calls(9, "list"), [RETRIES]),
     "run of one tool among others": (calls(5, distinct=False) + calls(9)[1:], []),
     "short run": (calls(4, distinct=False) + calls(9, "list"), []),
-    "repeated after failure": (
-        calls(1, "a", failed=1) * 2 + calls(26, "b") + calls(1, "a", failed=1) * 2,
-        [REPEATING],
-    ),
+    "repeated after failure": (calls(1, "a", failed=1) * 2 + calls(26, "b") + calls(1, "a", failed=1) * 2, [REPEATING]),
     "repeated after failure in a long session": (
         calls(1, "a", failed=1) * 2 + calls(27, "b") + calls(1, "a", failed=1) * 2,
         [],

@@ -10,14 +10,7 @@ import pytest
 from scripted import CONTEXT, CUT, ScriptedJudge, ScriptStep, answer
 from tables import table
 from tarsy_scoring.config.chains import ChainSettings
-from tarsy_scoring.errors import (
-    ContextTooLong,
-    JudgeUnavailable,
-    LeaseLost,
-    RateLimited,
-    Refused,
-    ScoringError,
-)
+from tarsy_scoring.errors import ContextTooLong, JudgeUnavailable, LeaseLost, RateLimited, Refused, ScoringError
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Message, Question, Turn, TurnKind, Verdict

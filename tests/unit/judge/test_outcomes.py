@@ -4,16 +4,7 @@ from typing import Any
 
 import pytest
 
-from scripted import (
-    CONTEXT,
-    CUT,
-    TOOL_CALLS,
-    ScriptedJudge,
-    ScriptStep,
-    answer,
-    answer_json,
-    structured_reply,
-)
+from scripted import CONTEXT, CUT, TOOL_CALLS, ScriptedJudge, ScriptStep, answer, answer_json, structured_reply
 from tables import table
 from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.errors import JudgeUnavailable, RateLimited

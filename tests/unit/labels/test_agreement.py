@@ -2,14 +2,7 @@
 
 import pytest
 
-from tarsy_scoring.labels.agreement import (
-    FIRST_PLAN,
-    HALF_WIDTH,
-    Confusion,
-    in_words,
-    kappa_of,
-    labels_needed,
-)
+from tarsy_scoring.labels.agreement import FIRST_PLAN, HALF_WIDTH, Confusion, in_words, kappa_of, labels_needed
 
 BANDS = ("wrong", "partial", "correct")
 

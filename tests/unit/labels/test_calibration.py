@@ -108,11 +108,7 @@ def test_several_labels_of_a_session_make_one_label() -> None:
 
 def test_the_outcome_that_the_judge_stated_is_its_band() -> None:
     labels = [Label("s-1", "wrong"), Label("s-2", "correct"), Label("s-3", "partial")]
-    scores = [
-        score("s-1", 70, judge_outcome="wrong"),
-        score("s-2", 70),
-        score("s-3", 40, judge_outcome="splendid"),
-    ]
+    scores = [score("s-1", 70, judge_outcome="wrong"), score("s-2", 70), score("s-3", 40, judge_outcome="splendid")]
 
     assert one(labels, scores, OUTCOME_BANDS).confusion.counts == ((1, 0, 0), (0, 1, 0), (0, 0, 1))
 

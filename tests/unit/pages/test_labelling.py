@@ -63,11 +63,7 @@ def test_a_queue_says_why_each_score_is_in_it() -> None:
     text = shown("review.html", found={"picks": picks, "to_label": 1}, **about)
     assert all(words in text for words in REASONS.values())
     whys = re.findall(r'<td data-name="Why">(.*?)</td>', text)
-    assert whys == [
-        ", ".join(REASONS.values()),
-        "random",
-        f"random, {REASONS['flag']}",
-    ]
+    assert whys == [", ".join(REASONS.values()), "random", f"random, {REASONS['flag']}"]
     assert text.count("none yet") == 1
     assert "<b>disk" not in text
     assert text.count("Agreement of this judge with reviewers") == 2

@@ -5,14 +5,7 @@ import random
 import pytest
 from scipy import stats
 
-from tarsy_scoring.studies.estimates import (
-    NO_CHANGE,
-    Estimate,
-    change_within,
-    less,
-    paired_change,
-    strata_of,
-)
+from tarsy_scoring.studies.estimates import NO_CHANGE, Estimate, change_within, less, paired_change, strata_of
 
 DICE = random.Random(3)
 FIRST = [DICE.gauss(60, 10) for _ in range(40)]

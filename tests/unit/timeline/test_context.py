@@ -259,10 +259,7 @@ def test_final_analysis_of_no_agent_is_an_entry_of_its_own() -> None:
             AvailableTool("k", "get", "reads", "scout"),
             "- k.get: reads\n(not recorded: parameters beyond the descriptions)",
         ),
-        (
-            AvailableTool("k", "get"),
-            "- k.get\n(not recorded: which agent had which tool; descriptions; parameters)",
-        ),
+        (AvailableTool("k", "get"), "- k.get\n(not recorded: which agent had which tool; descriptions; parameters)"),
     ],
 )
 def test_tools_say_what_is_not_recorded(tool: AvailableTool, shown: str) -> None:
@@ -381,13 +378,7 @@ LOG = "10:00:01 web-1 GET /health 200\n" * 200  # about 3,400 tokens
 
 @pytest.mark.parametrize(
     ("budget_tokens", "cut"),
-    [
-        (10_500, ()),
-        (9_000, ("E3",)),
-        (6_000, ("E3", "E4")),
-        (4_000, ("E2", "E3", "E4")),
-        (1_000, ("E2", "E3", "E4")),
-    ],
+    [(10_500, ()), (9_000, ("E3",)), (6_000, ("E3", "E4")), (4_000, ("E2", "E3", "E4")), (1_000, ("E2", "E3", "E4"))],
 )
 def test_oldest_results_are_shortened_first_then_reasoning(budget_tokens: int, cut: tuple[str, ...]) -> None:
     """Results are shortened from the oldest on, before reasoning that is older."""

@@ -171,10 +171,7 @@ def test_results_of_hidden_stages_do_not_count() -> None:
     assert (gaps.cut_results, gaps.common_length, gaps.calls_recorded) == (0, None, True)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["[" * 300_000, "(truncated" * 30_000, "[9" + "9" * 300_000, "." * 300_000],
-)
+@pytest.mark.parametrize("text", ["[" * 300_000, "(truncated" * 30_000, "[9" + "9" * 300_000, "." * 300_000])
 def test_hostile_results_take_little_time(text: str) -> None:
     session = of_events(*(call(text[n:], number=n) for n in range(8)))
 

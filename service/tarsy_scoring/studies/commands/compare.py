@@ -60,10 +60,7 @@ MAIN_METRICS = ("total_score", "pass_share", "error_rate", "help_invocations")
     help="With --label: only sessions that ended since (RFC 3339, or a date).",
 )
 @click.option(
-    "--criteria",
-    nargs=2,
-    metavar="A B",
-    help="Judge the sessions under both; a difference is B minus A.",
+    "--criteria", nargs=2, metavar="A B", help="Judge the sessions under both; a difference is B minus A."
 )
 @run_options
 @json_option
@@ -107,11 +104,7 @@ def compare(
 
 
 def _compare_label(
-    settings: Settings,
-    label: str,
-    values: tuple[str, str] | None,
-    chain: str | None,
-    since: datetime | None,
+    settings: Settings, label: str, values: tuple[str, str] | None, chain: str | None, since: datetime | None
 ) -> dict[str, Any]:
     if values and values[0] == values[1]:
         raise click.UsageError("--values takes two different values")

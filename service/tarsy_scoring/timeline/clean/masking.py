@@ -13,12 +13,7 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 
 from tarsy_scoring.timeline.clean.manifests import MANIFEST_PATTERN, find_manifests
-from tarsy_scoring.timeline.clean.named import (
-    NAME_PATTERN,
-    NEARBY_PATTERN,
-    find_named,
-    find_nearby,
-)
+from tarsy_scoring.timeline.clean.named import NAME_PATTERN, NEARBY_PATTERN, find_named, find_nearby
 from tarsy_scoring.timeline.clean.patterns import compile_bytes
 from tarsy_scoring.timeline.clean.shapes import (
     COMMANDS,

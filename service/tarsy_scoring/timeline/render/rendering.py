@@ -10,14 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
-from tarsy_scoring.timeline.model import (
-    SHOWN_STAGE_TYPES,
-    AvailableTool,
-    Event,
-    Execution,
-    Stage,
-    Timeline,
-)
+from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
 from tarsy_scoring.timeline.record_gaps import find_gaps
 from tarsy_scoring.timeline.render.parts import EntryFacts, Rank, RenderedPart
 

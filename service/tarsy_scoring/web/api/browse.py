@@ -20,13 +20,7 @@ from tarsy_scoring.web.api.common import scoring_routes
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.edge.problems import malformed
-from tarsy_scoring.web.queries import (
-    ExportQuery,
-    MissingToolsQuery,
-    ScoresQuery,
-    SessionsQuery,
-    TrendsQuery,
-)
+from tarsy_scoring.web.queries import ExportQuery, MissingToolsQuery, ScoresQuery, SessionsQuery, TrendsQuery
 
 router = scoring_routes("browsing")
 figures = scoring_routes("analytics", "/analytics")

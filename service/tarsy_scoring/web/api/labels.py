@@ -164,10 +164,7 @@ def _outcome_of(said: LabelRequest, bands: list[str]) -> str | None:
 # --- trust cards ---------------------------------------------------------------------------------------
 
 
-@router.get(
-    "/trust",
-    summary="Read trust cards of judges",
-)
+@router.get("/trust", summary="Read trust cards of judges")
 async def read_trust(request: Request, _: Analysing, query: Annotated[TrustQuery, Query()]) -> TrustCards:
     """
     The trust card of each judge with labels: how well the scores agree with the labels.

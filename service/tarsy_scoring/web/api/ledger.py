@@ -27,10 +27,7 @@ class SayingRequest(BaseModel):
 
     tool: Name = Field(description="Any name of the tool.")
     state: ToolStateName
-    since: Moment | None = Field(
-        None,
-        description="Start of the state (RFC 3339); default: now.",
-    )
+    since: Moment | None = Field(None, description="Start of the state (RFC 3339); default: now.")
     note: Annotated[str, Field(max_length=MAX_NOTE, pattern=PLAIN_TEXT)] | None = None
 
 

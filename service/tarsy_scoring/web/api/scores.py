@@ -189,9 +189,7 @@ async def read_score_of_session(request: Request, session_id: SessionId) -> Resp
     responses={200: {"model": History}, 404: {"description": "The session is unknown."}},
 )
 async def read_history(
-    request: Request,
-    session_id: SessionId,
-    query: Annotated[HistoryQuery, Query()],
+    request: Request, session_id: SessionId, query: Annotated[HistoryQuery, Query()]
 ) -> Response:
     """Every score that the session has, newest first. Pages stay stable while scores are added."""
     asked = [session_id, query.purpose]

@@ -14,13 +14,7 @@ from tarsy_scoring.analytics.daily import Selection, count_recounted
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages.forms import chain_names
 from tarsy_scoring.web.pages.rendering import page
-from tarsy_scoring.web.queries import (
-    DAYS,
-    ScoresQuery,
-    SelectionQuery,
-    TrendsQuery,
-    read_form,
-)
+from tarsy_scoring.web.queries import DAYS, ScoresQuery, SelectionQuery, TrendsQuery, read_form
 
 DAYS_SHOWN = 90  # when the address names no day
 FIELDS = ("chain", "criteria", "since", "until")

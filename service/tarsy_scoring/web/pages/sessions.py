@@ -59,11 +59,7 @@ async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
     )
 
 
-def list_values(
-    form: Form[SessionsQuery],
-    found: SessionPage,
-    faults: Sequence[str],
-) -> dict[str, Any]:
+def list_values(form: Form[SessionsQuery], found: SessionPage, faults: Sequence[str]) -> dict[str, Any]:
     """Values for `sessions.html` about form and list."""
     kept = {name: value for name, value in form.values.items() if value and name != "cursor"}
     sought = form.values["q"]  # the source may know a session that the list does not
