@@ -16,7 +16,10 @@ from tarsy_scoring.timeline.clean.patterns import compile_bytes
 
 _ESCAPE = rb"(?:\\{1,4}u\{?[0-9a-fA-F]{4,6}\}?|\\{1,4}x[0-9a-fA-F]{2})+|(?:%[0-9a-fA-F]{2})+"
 _ENTITY = rb"&(?:#[0-9]{2,7}|#[xX][0-9a-fA-F]{2,6}|nbsp);?"
-_TAG = rb"</?(?:b|i|s|u|em|wbr|span|strong|mark|sub|sup|font)>|<!--[^>\n]{0,40}-->"
+# Inside a word only: a comment by itself may be an attack.
+_TAG = (
+    rb"(?<=[A-Za-z])(?:</?(?:b|i|s|u|em|wbr|span|strong|mark|sub|sup|font)>|<!--[^>\n]{0,40}-->)(?=[A-Za-z])"
+)
 _APART = rb"(?<![A-Za-z0-9])[A-Za-z](?P<mark>[ ._*-])[A-Za-z](?:(?P=mark)[A-Za-z](?![A-Za-z0-9])){2,}"
 _UNIT = re.compile(rb"[\x80-\xff]+|" + rb"|".join((_ESCAPE, _ENTITY, _TAG, _APART)))
 ESCAPED_PATTERN = (
