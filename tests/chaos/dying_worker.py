@@ -31,7 +31,7 @@ When = Literal["before", "after", "after a flush"]
 
 POINTS: dict[str, tuple[Any, str, When]] = {
     "before-accept": (Inbox, "accept", "before"),
-    "accepted-not-committed": (Inbox, "_add_requests", "after"),
+    "accepted-not-committed": (Inbox, "_store", "after"),
     "after-accept": (Inbox, "accept", "after"),
     "before-offset-commit": (Consumer, "commit", "before"),
     "after-offset-commit": (Consumer, "commit", "after"),
