@@ -229,6 +229,16 @@ async def test_figures_equal_those_of_the_scores(scoring: Scoring, seed: int) ->
                 await assert_counted(scoring, Selection(chain, criteria, since, until, kind))
 
 
+async def test_a_day_that_is_marked_without_end_is_counted_once(
+    scoring: Scoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scoring.rows("INSERT INTO dirty_days (day) VALUES ('2026-03-10')")
+    monkeypatch.setattr(recount, "UNMARK", "SELECT $1::date")  # as if a score ended on that day at once
+
+    async with asyncio.timeout(60):
+        assert await recount_all(scoring.database) == 1
+
+
 async def marks(scoring: Scoring) -> list[date]:
     return [row["day"] for row in await scoring.rows("SELECT day FROM dirty_days ORDER BY day")]
 

@@ -6,12 +6,14 @@ Today stays dirty, because each score would have it counted again. The marks of 
 
 import asyncio
 from datetime import date, timedelta
+from functools import partial
 
 import structlog
 
-from tarsy_scoring.analytics.daily import COUNT_NAMES, COUNT_SUMS, COUNT_TOTALS, midnight
+from tarsy_scoring.analytics.daily import COUNT_NAMES, COUNT_SUMS, COUNT_TOTALS, NO_DAY, ROOM, midnight
 from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
+from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 from tarsy_scoring.telemetry.stopping import unless_stopped
 
 log = structlog.get_logger()
@@ -21,7 +23,9 @@ DAY_S = 600.0  # limit for one day; 100,000 scores take some seconds
 
 RECOUNT_LOCK = AdvisoryLock("tarsy-scoring recount")
 
-NEWEST_DIRTY = "SELECT max(day) FROM {schema}.dirty_days WHERE day < (now() AT TIME ZONE 'UTC')::date"
+NEWEST_DIRTY = """
+SELECT max(day) FROM {schema}.dirty_days WHERE day < least($1, (now() AT TIME ZONE 'UTC')::date)
+"""
 
 MERGE_MARKS_OF_TODAY = """
 WITH gone AS (DELETE FROM {schema}.dirty_days WHERE day >= (now() AT TIME ZONE 'UTC')::date RETURNING day)
@@ -75,19 +79,20 @@ async def mark_all(database: Database) -> None:
 
 async def recount_all(database: Database) -> int:
     """
-    Count all dirty days before today, the newest first; returns their number.
+    Count all dirty days before today, the newest first and each once; returns their number.
 
     Stops early while another process counts. Raises: DatabaseAway: the days counted so far stay.
     """
-    days = 0
-    while await database.once(lambda c: _recount_newest(database, c)) is not None:
-        days += 1
+    days, last = 0, NO_DAY
+    # Downwards: while scores arrive for a past day, that day is marked again before it is counted.
+    while (day := await database.once(partial(_recount_newest, database, last))) is not None:
+        days, last = days + 1, day
     return days
 
 
-async def _recount_newest(database: Database, connection: Connection) -> date | None:
+async def _recount_newest(database: Database, before: date, connection: Connection) -> date | None:
     """
-    Count the newest dirty day before today.
+    Count the newest dirty day before `before` and before today.
 
     Returns:
         The day; None: there is none, or another process counts.
@@ -96,7 +101,7 @@ async def _recount_newest(database: Database, connection: Connection) -> date | 
     # Two counts of a day at once would both insert the rows.
     if not await RECOUNT_LOCK.try_acquire(connection, database.schema):
         return None
-    day: date | None = await connection.fetchval(sql(NEWEST_DIRTY))
+    day: date | None = await connection.fetchval(sql(NEWEST_DIRTY), before)
     if day is None:
         await connection.execute(sql(MERGE_MARKS_OF_TODAY))
         return None
@@ -106,7 +111,7 @@ async def _recount_newest(database: Database, connection: Connection) -> date | 
     await connection.execute(sql(UNMARK), day)
     for remove in REMOVE:
         await connection.execute(sql(remove), day)
-    await connection.execute("SET LOCAL statement_timeout = 0;SET LOCAL work_mem = '32MB'")
+    await connection.execute(f"SET LOCAL statement_timeout = 0;{ROOM};{CUSTOM_PLAN}")
     for count in COUNT:
         await connection.execute(
             sql(count), [midnight(day)], [midnight(day + timedelta(days=1))], timeout=DAY_S

@@ -6,10 +6,10 @@ An attempt's results as columns for `session_scores`, for stored scores and for 
 Metrics never decide an outcome; gates and the threshold do.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
@@ -24,7 +24,7 @@ from tarsy_scoring.events import InteractionTotals, Usage
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Turn, Verdict
 from tarsy_scoring.scores.shapes import no_results
-from tarsy_scoring.scoring.providers import flags_of, is_self_judged
+from tarsy_scoring.scoring.providers import flags_of, is_self_judged, run_on
 from tarsy_scoring.timeline.clean.masking import MASKING_POLICY, masking_of
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.record_gaps import find_gaps
@@ -60,9 +60,9 @@ class Findings:
         return self.context is not None and self.context.has_reference
 
     async def measure(self, timeline: Timeline, chain: ChainSettings) -> None:
-        """Measure the interaction, in a thread: lease renewals run on the event loop."""
+        """Measure the interaction."""
         rules = CommandRules(chain.command_pattern, chain.shell_tools)
-        self.interaction = await asyncio.to_thread(measure_interaction, timeline, rules)
+        self.interaction = await run_on(timeline, partial(measure_interaction, timeline, rules))
         self.agent_cost_usd = agent_cost_usd(timeline)
 
     def columns(self, turns: Iterable[Turn]) -> dict[str, Any]:

@@ -39,6 +39,9 @@ from tarsy_scoring.timeline.render.context import FittedContext, build_context
 
 log = structlog.get_logger()
 T = TypeVar("T")
+# Work on a larger session takes some milliseconds, and leases are renewed on the same event loop. For smaller ones
+# a thread costs more than the work: threads wait for each other in RE2.
+INLINE_CHARACTERS = 300_000
 
 OVERFLOW_TRIES = 6
 # An endpoint that reports far fewer input tokens than were sent has cut the input. Estimates are within a
@@ -150,10 +153,16 @@ async def in_fitting_context(
     )
 
 
+async def run_on(timeline: Timeline, work: Callable[[], T]) -> T:
+    """Do work on a session: in a thread if the session is large."""
+    size = sum(len(e.content) for s in timeline.shown_stages for x in s.executions for e in x.events)
+    return await asyncio.to_thread(work) if size > INLINE_CHARACTERS else work()
+
+
 async def _render(case: Case, budget_tokens: int, *, mask_injections: bool = False) -> FittedContext:
-    """Render the context, in a thread: it would block the event loop, on which leases are renewed."""
     what, masking = (case.timeline, case.nonce, budget_tokens), case.masking
-    return await asyncio.to_thread(build_context, *what, mask_injections=mask_injections, masking=masking)
+    build = partial(build_context, *what, mask_injections=mask_injections, masking=masking)
+    return await run_on(case.timeline, build)
 
 
 # --- second opinions ---------------------------------------------------------------------------------

@@ -119,6 +119,8 @@ class Worker:
     _has_locked: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _may_hold_untracked_until: float = field(default=-math.inf, init=False)
     """Monotonic time until which a claim that failed may still be committed."""
+    _waits_for_an_end: bool = field(default=True, init=False)
+    """Whether an attempt that ends makes room for a score that the last claim left."""
 
     def __post_init__(self) -> None:
         self._database = self.leases.database
@@ -179,12 +181,13 @@ class Worker:
         patience = self._database.patience()
         while not stopping.is_set():
             free = self._free_slots() if self.source.away is None else 0
-            claimed = 0
+            claimed, self._waits_for_an_end = 0, True
             with patience:
                 await self.release_untracked()
                 if free > 0:
                     claimed = await self.claim(free)
             if claimed < free or free <= 0:  # a notification wakes us, or an attempt that ends
+                self._waits_for_an_end = free <= 0 or self._runs_suspect() or self._is_probing()
                 # At unequal lengths, so that workers do not poll in step.
                 await self._database.wait_notified("scores", POLL_S * random.uniform(0.8, 1.0))  # noqa: S311
 
@@ -272,7 +275,7 @@ class Worker:
 
         def free_slot() -> None:
             running.is_judging = False
-            self._database.notify_locally("scores")
+            self._claim_again()
 
         try:
             try:
@@ -297,8 +300,12 @@ class Worker:
             finished = Finished("lease_lost")
         finally:
             del self._running[claimed.lease_token]
-            self._database.notify_locally("scores")
+            self._claim_again()
         self._finish(running, finished)
+
+    def _claim_again(self) -> None:
+        if self._waits_for_an_end:
+            self._database.notify_locally("scores")
 
     def _finish(self, running: _Running, finished: Finished) -> None:
         """Count an attempt and write the canonical log line; docs/operations.md lists the fields."""
