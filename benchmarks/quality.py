@@ -143,7 +143,7 @@ async def paths(url: str) -> list[str]:
         "/?status=failed",
         "/?sort=score_asc",
         "/?q=session-123",
-        "/?flag=breakdown_mismatch&min=90",
+        "/?flag=breakdown_mismatch",
         "/sessions/session-4711",
         f"{API}/sessions?limit=200",
         f"{API}/analytics/trends",
