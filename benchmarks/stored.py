@@ -118,7 +118,7 @@ SELECT 'sessions', 'chain-' || 7 + k % 10, 'investigation-methodology', 'hash-0'
   part, part, part, now() - make_interval(days => k), 40, 0, 300, 300, '["Both changed."]', true,
   now() - make_interval(days => k)
 FROM generate_series(1, 300) k,
-  LATERAL (SELECT '{{"value": 6.4, "low": 3.1, "high": 9.7, "n": 40, "standard_error": 1.4, "method": "t"}}'::jsonb
+  LATERAL (SELECT '{{"value": 6.4, "low": 3.1, "high": 9.7, "n": 40, "reason": null}}'::jsonb
            AS part) p;
 """
 
