@@ -42,20 +42,23 @@ FROM {SUMS} s WHERE by_end = $9 AND totals > 0 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 # bands, or scores without a total.
 BANDS = f"""
 SELECT b.id AS band, t.total IS NOT NULL AS has_total, sum(t.scores)::bigint AS count
-FROM {TOTALS} t LEFT JOIN unnest($9::text[], $10::int[], $11::int[]) AS b(id, low, high)
-  ON t.total BETWEEN b.low AND b.high
+FROM (SELECT total, sum(scores) AS scores FROM {TOTALS} t GROUP BY 1) t
+LEFT JOIN unnest($9::text[], $10::int[], $11::int[]) AS b(id, low, high) ON t.total BETWEEN b.low AND b.high
 GROUP BY 1, 2
 """
 
 # The average by category in each band, and over all bands (`is_over_all`), for each criteria by itself: a
 # breakdown has points, a rubric has values 0-1.
 CATEGORIES = f"""
-SELECT b.id AS band, grouping(b.id) = 1 AS is_over_all, t.criteria, c.category,
-  sum(c.points)::float8 / sum(c.stated) AS average, sum(c.stated)::bigint AS count
-FROM {TOTALS} t CROSS JOIN LATERAL unnest(t.categories, t.stated, t.points) AS c(category, stated, points)
+SELECT b.id AS band, grouping(b.id) = 1 AS is_over_all, t.criteria, t.category,
+  sum(t.points)::float8 / sum(t.stated) AS average, sum(t.stated)::bigint AS count
+FROM (
+  SELECT t.criteria, t.total, c.category, sum(c.stated) AS stated, sum(c.points) AS points
+  FROM {TOTALS} t CROSS JOIN LATERAL unnest(t.categories, t.stated, t.points) AS c(category, stated, points)
+  GROUP BY 1, 2, 3) t
 LEFT JOIN unnest($9::text[], $10::int[], $11::int[]) AS b(id, low, high) ON t.total BETWEEN b.low AND b.high
-GROUP BY GROUPING SETS ((b.id, t.criteria, c.category), (t.criteria, c.category))
-ORDER BY t.criteria, c.category
+GROUP BY GROUPING SETS ((b.id, t.criteria, t.category), (t.criteria, t.category))
+ORDER BY t.criteria, t.category
 """
 
 SCORES_OF_CHAINS = f"""
