@@ -27,6 +27,8 @@ HELD = 2 * MAX_PENDING  # requests of the chain that is paused
 KILLS = REQUESTS // 500
 WORKERS, SLOTS, LEASE_S = 3, 24, 10
 POISON = "poison"
+PAST = "day < (now() AT TIME ZONE 'UTC')::date"
+COUNTS = f"SELECT s::text FROM daily_sums s WHERE {PAST} ORDER BY 1"
 
 
 class Fleet:
@@ -107,7 +109,10 @@ class Field:
 
 @pytest.mark.slow
 async def test_a_fleet_in_the_field_fails_nothing_but_the_poison(service: Service, tarsy_database_url: str) -> None:
-    """Each request makes one score, repeats none, and under 5 % of the judge's calls are repeated."""
+    """
+    Each request makes one score, repeats none, and under 5 % of the judge's calls are repeated. Daily counts are those
+    of a recount.
+    """
     chance = random.Random(20260105)
     held = [f"held-{n:04d}" for n in range(HELD)]
     ids = [f"session-{n:04d}" for n in range(REQUESTS - HELD)]
@@ -154,8 +159,16 @@ async def test_a_fleet_in_the_field_fails_nothing_but_the_poison(service: Servic
             async def all_arrived() -> bool:
                 return int(await service.value("SELECT sum(arrivals) FROM scoring_requests")) >= REQUESTS * 1.1
 
+            async def past_is_counted() -> bool:
+                return not await service.value(f"SELECT EXISTS (SELECT FROM dirty_days WHERE {PAST})")
+
             await wait_until(all_arrived, 60, "the repeats have arrived, too")
+            await wait_until(past_is_counted, 60, "the workers have counted the days on which sessions ended")
+            counted = await service.rows(COUNTS)
             await assert_whole(service, events - {f"event-{POISON}"}, failed=[f"event-{POISON}"])
     assert await service.count("true") == REQUESTS + 1
     assert await dead_letters(service.topics) == []
     assert service.judge.calls < 2 * REQUESTS * 1.05
+    assert (await service.run("recount")).status == 0
+    assert counted
+    assert counted == await service.rows(COUNTS)
