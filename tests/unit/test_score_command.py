@@ -1,6 +1,8 @@
 """`score FILE`: the plan of a dry run, and the reaction to a session that cannot be scored."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,3 +215,9 @@ def test_reference_that_is_no_text_is_a_wrong_argument(
 
     assert (result.exit_code, says in result.stderr) == (2, True), result.stderr
     assert run(SESSION, "--reference", str(reference), "--no-judge").exit_code == 2
+
+
+def test_without_a_call_the_judges_library_is_not_imported() -> None:
+    code = "import sys, tarsy_scoring.scoring.offline; sys.exit('openai' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,14 +8,13 @@ what the judge would be asked, and what the calls would cost, without a call. No
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.evaluation.agent_cost import USD_DIGITS
 from tarsy_scoring.gates.run import run_gates
-from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.ask.prices import Prices
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
@@ -31,11 +30,14 @@ from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.context import FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.render.fence import new_nonce
 
+if TYPE_CHECKING:  # a dry run asks nothing, and the judge's library takes half a second to import
+    from tarsy_scoring.judge.ask.client import JudgeClient
+
 
 async def score_offline(
     settings: Settings,
     registry: CriteriaRegistry,
-    clients: Mapping[str, JudgeClient],
+    clients: Mapping[str, "JudgeClient"],
     timeline: Timeline,
     chain_id: str | None,
     *,
@@ -100,7 +102,7 @@ def _turn_part(turn: Turn) -> dict[str, Any]:
 
 
 def _recording(
-    clients: Mapping[str, JudgeClient], clock: AttemptClock, turns: list[Turn]
+    clients: Mapping[str, "JudgeClient"], clock: AttemptClock, turns: list[Turn]
 ) -> Callable[[str, FittedContext], Ask]:
     """For `Judges.ask_of`: asks a provider and appends the turn."""
 
