@@ -39,7 +39,7 @@ FROM {SUMS} s WHERE by_end = $9 AND totals > 0 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 
 # Totals by band ($9 ids, $10 lowest and $11 highest totals). A row without a band counts totals between
-# bands, or scores without a total.
+# bands, or scores without a total. A year has tens of thousands of rows, so they are added up before the join.
 BANDS = f"""
 SELECT b.id AS band, t.total IS NOT NULL AS has_total, sum(t.scores)::bigint AS count
 FROM (SELECT total, sum(scores) AS scores FROM {TOTALS} t GROUP BY 1) t

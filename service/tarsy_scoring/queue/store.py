@@ -64,17 +64,16 @@ WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
 # on which a session with completed scores ended becomes dirty when it moves; `END` marks the new one.
 LEARN_SESSIONS = """
 WITH v AS MATERIALIZED (
-  SELECT s.session_id, v.*
+  SELECT m.session_id, m.completed_at AS known_end, m.first_seen_at, v.*
   FROM jsonb_to_recordset($1::jsonb) AS v(score_id uuid, lease_token uuid, chain_id text, certain_chain_id text,
     alert_type text, labels jsonb, status text, completed_at timestamptz)
-  CROSS JOIN LATERAL (  -- OFFSET 0: by the index, however small the table was when this was planned
-    SELECT session_id FROM {schema}.session_scores s
-    WHERE s.score_id = v.score_id AND s.lease_token = v.lease_token OFFSET 0) s
+  CROSS JOIN LATERAL (  -- OFFSET 0: by the indexes, however small the tables were when this was planned
+    SELECT m.* FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
+    WHERE s.score_id = v.score_id AND s.lease_token = v.lease_token OFFSET 0) m
 ), moved AS (
   INSERT INTO {schema}.dirty_days (day)
-  SELECT (m.first_seen_at AT TIME ZONE 'UTC')::date FROM v JOIN {schema}.sessions m USING (session_id)
-  WHERE m.session_id = ANY (ARRAY(SELECT session_id FROM v))
-    AND m.completed_at IS NULL AND v.completed_at < m.first_seen_at
+  SELECT (first_seen_at AT TIME ZONE 'UTC')::date FROM v
+  WHERE known_end IS NULL AND completed_at < first_seen_at
 )
 UPDATE {schema}.sessions m SET chain_id = coalesce(v.certain_chain_id, m.chain_id, v.chain_id),
   alert_type = coalesce(m.alert_type, v.alert_type), labels = v.labels || m.labels,

@@ -24,7 +24,7 @@ from tarsy_scoring.events import InteractionTotals, Usage
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Turn, Verdict
 from tarsy_scoring.scores.shapes import no_results
-from tarsy_scoring.scoring.providers import flags_of, is_self_judged, run_on
+from tarsy_scoring.scoring.providers import compute, flags_of, is_self_judged
 from tarsy_scoring.timeline.clean.masking import MASKING_POLICY, masking_of
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.record_gaps import find_gaps
@@ -62,7 +62,7 @@ class Findings:
     async def measure(self, timeline: Timeline, chain: ChainSettings) -> None:
         """Measure the interaction."""
         rules = CommandRules(chain.command_pattern, chain.shell_tools)
-        self.interaction = await run_on(timeline, partial(measure_interaction, timeline, rules))
+        self.interaction = await compute(timeline, partial(measure_interaction, timeline, rules))
         self.agent_cost_usd = agent_cost_usd(timeline)
 
     def columns(self, turns: Iterable[Turn]) -> dict[str, Any]:
