@@ -40,7 +40,7 @@ from tarsy_scoring.timeline.render.context import FittedContext, build_context
 log = structlog.get_logger()
 T = TypeVar("T")
 # Work on a larger session takes long, and leases are renewed on the same event loop: at this size 10 ms, and with
-# nothing but secrets 0.4 s. For smaller ones a thread costs more than the work, and ends are stored in smaller
+# nothing but secrets 0.5 s. For smaller ones a thread costs more than the work, and ends are stored in smaller
 # batches: 21 instead of 16 ms of CPU a score. Source: 90 of 91 recorded sessions are smaller.
 INLINE_CHARACTERS = 120_000
 
