@@ -2,8 +2,7 @@
 Recorded judgements of the example sessions, which the demo replays.
 
 A large language model read the prompts of the criteria `investigation` and nothing else.
-`examples/judgements` has
-its replies.
+`examples/judgements` has its replies.
 """
 
 import json

@@ -9,9 +9,8 @@ could skip a row that commits late.
 `relay_floor` says up to which position and entry no event waits. Without it a pass reads the index entries of
 all events that were published since the oldest open snapshot, because vacuum may not remove them. Positions
 have no gaps and commit in order, so the lowest unpublished one bounds all others. An event is published if
-its
-position is at most `relay_floor.published`. A mark in its own row would write the whole row again, so only
-events above the floor have one: those that brokers acknowledged before an earlier event.
+its position is at most `relay_floor.published`. A mark in its own row would write the whole row again, so
+only events above the floor have one: those that brokers acknowledged before an earlier event.
 
 An entry needs a proof, since a smaller one may commit later:
 

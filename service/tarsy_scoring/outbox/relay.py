@@ -2,14 +2,13 @@
 Publish the outbox to `scoring-events`: one relay at a time, in order per session, at least once.
 
 Laws. One statement assigns the next positions to committed events. A transaction, under the same advisory
-lock,
-publishes in that order and marks what the brokers acknowledged. A crash between acknowledgement and
+lock, publishes in that order and marks what the brokers acknowledged. A crash between acknowledgement and
 mark repeats events, which consumers drop by `event_id`; the other order would lose them. The process that
 finds the lock free is the relay, so another process replaces a dead one at the next poll. Notifications are
 for the relay at work. A relay that finds another at work stands by: it looks once a second, and makes a pass
-only
-if an event waits and no position was assigned since the last look. So relays do not take turns. Positions are
-assigned even while a broker is unavailable, because live clients read events by position from the database.
+only if an event waits and no position was assigned since the last look. So relays do not take turns.
+Positions are assigned even while a broker is unavailable, because live clients read events by position from
+the database.
 """
 
 import asyncio

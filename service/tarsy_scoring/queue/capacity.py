@@ -2,9 +2,8 @@
 Decides how many more requests intake may take, by two bounds on due scores.
 
 Scores that workers may claim count towards `max_pending`. Scores of a chain that is held up for long (a
-pause,
-a spent budget, an open circuit) count towards ten times that number: one chain's hold must not stop the
-requests of all others. At a bound intake pauses until the count has shrunk to 80 % of it.
+pause, a spent budget, an open circuit) count towards ten times that number: one chain's hold must not stop
+the requests of all others. At a bound intake pauses until the count has shrunk to 80 % of it.
 """
 
 import time

@@ -3,9 +3,8 @@ Turn Kafka messages into stored requests or dead letters, and commit their offse
 
 No offset waits for a judgement. A message that cannot be decoded or stored becomes a dead letter. If the
 dead-letter topic cannot be written, intake stops and drops nothing. If too many messages of a topic are
-invalid,
-intake stops that topic (`DeadLetterLimit`). While too many scores are due, intake asks for no records
-(`Capacity`).
+invalid, intake stops that topic (`DeadLetterLimit`). While too many scores are due, intake asks for no
+records (`Capacity`).
 """
 
 import asyncio

@@ -2,12 +2,10 @@
 Training material: exported scores with their sessions, in the chat format that fine-tuning tools read.
 
 A line has `messages`: the user gives the investigation as the judge read it, up to the final analysis, and
-the
-assistant answers with that. Our own fields stand beside it under names to which OpenAI, TRL and Axolotl give
-no meaning
-(`labels`, for one, would replace the tokens to be learned in TRL). What differs from score to score is one
-text of
-JSON: loaders derive the type of each column from the first lines, and refuse a nested object with other keys.
+the assistant answers with that. Our own fields stand beside it under names to which OpenAI, TRL and Axolotl
+give no meaning (`labels`, for one, would replace the tokens to be learned in TRL). What differs from score to
+score is one text of JSON: loaders derive the type of each column from the first lines, and refuse a nested
+object with other keys.
 """
 
 import asyncio

@@ -3,8 +3,7 @@ The timeline source as a worker's attempts use it: tells a source that is away f
 read.
 
 After a failed read the source is asked for an answer that depends on no session. If it answers, the session
-is
-read once more, and a second failure belongs to the session. If it does not, the source's circuit opens:
+is read once more, and a second failure belongs to the session. If it does not, the source's circuit opens:
 attempts wait, the worker claims nothing, and single checks find out when the source is back. The circuit also
 opens if several sessions in a row cannot be read: a source may answer the check and give no session.
 """

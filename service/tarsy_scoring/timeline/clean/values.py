@@ -2,8 +2,7 @@
 Finds where the value behind a name begins and ends.
 
 A text may hold JSON in JSON in JSON, so that each quotation mark may stand behind backslashes, and a line end
-may be
-a written `\\n`. Each reader is linear in the value.
+may be a written `\\n`. Each reader is linear in the value.
 """
 
 import re

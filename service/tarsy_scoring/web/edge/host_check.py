@@ -1,9 +1,8 @@
 """
 Host names that the API answers to, and requests that pages on other sites make browsers send.
 
-A site can make a name resolve to our address (DNS rebinding). The pages would then have the same origin
-as ours,
-so only configured names are answered.
+A site can make a name resolve to our address (DNS rebinding). The pages would then have the same origin as
+ours, so only configured names are answered.
 """
 
 import re

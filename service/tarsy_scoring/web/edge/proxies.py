@@ -1,9 +1,8 @@
 """
 Users that trusted proxies name: address and proof from the proxy, then user and groups.
 
-An address alone proves little: every pod in a network may have such an address. So a proxy beyond
-loopback also
-sends a secret, or a JWT that the key file verifies. Each proof that is configured is required.
+An address alone proves little: every pod in a network may have such an address. So a proxy beyond loopback
+also sends a secret, or a JWT that the key file verifies. Each proof that is configured is required.
 """
 
 import hmac
@@ -94,8 +93,7 @@ class TrustedProxies:
     Proxies in `SCORING_TRUSTED_PROXIES`, which name users.
 
     With a secret, the configured headers name the user and the groups. With a key file, the claims `sub`
-    and `groups` in the JWT do.
-    If groups that may change things are configured, other users may only read.
+    and `groups` in the JWT do. If groups that may change things are configured, other users may only read.
 
     Raises:
         ConfigurationError: A network or the key file cannot be read, or proxies beyond loopback have no
