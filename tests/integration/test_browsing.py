@@ -151,7 +151,6 @@ ANALYTICS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "trends": (analytics.TRENDS, (False,)),
     "trends-by-end": (analytics.TRENDS, (True,)),
     "bands": (analytics.BANDS, ENDS),
-    "categories": (analytics.CATEGORIES, ENDS),
     "scores-of-chains": (analytics.SCORES_OF_CHAINS, ()),
     "failure-tags": (analytics.FAILURE_TAGS, ()),
     "demand": (demand.DEMAND, (1000,)),

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tarsy_scoring.analytics.daily import NAMES, SUMS, TOTALS, Selection, read_counts
+from tarsy_scoring.analytics.daily import NAMES_OVER_TIME, SUMS, TOTALS, Selection, read_counts
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.scores.bands import Band
 from tarsy_scoring.scores.latest import is_latest
@@ -38,27 +38,19 @@ SELECT day, judge_fingerprint, criteria,
 FROM {SUMS} s WHERE by_end = $9 AND totals > 0 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 
-# Totals by band ($9 ids, $10 lowest and $11 highest totals). A row without a band counts totals between
-# bands, or scores without a total. A year has tens of thousands of rows, so they are added up before the join.
+# Scores by band ($9 ids, $10 lowest and $11 highest totals) and criteria: without a category their count, with one
+# what they state of it, points of a breakdown or values 0-1 of a rubric. A row without a band counts totals between
+# bands, or scores without a total. A year has tens of thousands of cells, so they are added up before the join.
 BANDS = f"""
-SELECT b.id AS band, t.total IS NOT NULL AS has_total, sum(t.scores)::bigint AS count
-FROM (SELECT total, sum(scores) AS scores FROM {TOTALS} t GROUP BY 1) t
-LEFT JOIN unnest($9::text[], $10::int[], $11::int[]) AS b(id, low, high) ON t.total BETWEEN b.low AND b.high
-GROUP BY 1, 2
-"""
-
-# The average by category in each band, and over all bands (`is_over_all`), for each criteria by itself: a
-# breakdown has points, a rubric has values 0-1.
-CATEGORIES = f"""
-SELECT b.id AS band, grouping(b.id) = 1 AS is_over_all, t.criteria, t.category,
-  sum(t.points)::float8 / sum(t.stated) AS average, sum(t.stated)::bigint AS count
+SELECT b.id AS band, t.total IS NOT NULL AS has_total, t.criteria, t.category, sum(t.scores)::bigint AS count,
+  sum(t.points)::float8 AS points
 FROM (
-  SELECT t.criteria, t.total, c.category, sum(c.stated) AS stated, sum(c.points) AS points
-  FROM {TOTALS} t CROSS JOIN LATERAL unnest(t.categories, t.stated, t.points) AS c(category, stated, points)
+  SELECT criteria, total, category, sum(scores) AS scores, sum(points) AS points
+  FROM (SELECT criteria, total, unnest(array_append(categories, NULL)) AS category,
+    unnest(array_append(stated, scores)) AS scores, unnest(points) AS points FROM {TOTALS} t) c
   GROUP BY 1, 2, 3) t
 LEFT JOIN unnest($9::text[], $10::int[], $11::int[]) AS b(id, low, high) ON t.total BETWEEN b.low AND b.high
-GROUP BY GROUPING SETS ((b.id, t.criteria, t.category), (t.criteria, t.category))
-ORDER BY t.criteria, t.category
+GROUP BY 1, 2, 3, 4 ORDER BY 3, 4
 """
 
 SCORES_OF_CHAINS = f"""
@@ -66,7 +58,7 @@ SELECT chain_id, sum(scores)::bigint AS scores FROM {SUMS} s WHERE NOT by_end GR
 """
 
 FAILURE_TAGS = f"""
-SELECT names[1] AS tag, chain_id, sum(scores)::bigint AS scores FROM {NAMES} n
+SELECT names[1] AS tag, chain_id, sum(scores)::bigint AS scores FROM {NAMES_OVER_TIME} n
 WHERE kind = 'failure_tag' GROUP BY 1, 2
 """
 
@@ -167,18 +159,31 @@ async def distribution(database: Database, selection: Selection, bands: Sequence
         DatabaseAway: See `Database.once`.
     """
     ends = [b.id for b in bands], [b.low for b in bands], [b.high for b in bands]
-    counted, averaged = await read_counts(database, selection, (BANDS, ends), (CATEGORIES, ends))
-    counts = {(row["band"], row["has_total"]): row["count"] for row in counted}
-    averages: defaultdict[tuple[str | None, bool], list[CategoryAverage]] = defaultdict(list)
-    for row in averaged:
-        average = CategoryAverage(row["criteria"], row["category"], row["average"], row["count"])
-        averages[row["band"], row["is_over_all"]].append(average)
+    [rows] = await read_counts(database, selection, (BANDS, ends))
+    counts = Counter[tuple[str | None, bool]]()
+    for row in rows:
+        if row["category"] is None:
+            counts[row["band"], row["has_total"]] += row["count"]
     return Distribution(
-        [BandCount(b.id, b.low, b.high, counts.get((b.id, True), 0), averages[b.id, False]) for b in bands],
-        counts.get((None, True), 0),
-        counts.get((None, False), 0),
-        averages[None, True],
+        [
+            BandCount(
+                b.id, b.low, b.high, counts[b.id, True], _averages(r for r in rows if r["band"] == b.id)
+            )
+            for b in bands
+        ],
+        counts[None, True],
+        counts[None, False],
+        _averages(rows),
     )
+
+
+def _averages(rows: Iterable[Mapping[str, Any]]) -> list[CategoryAverage]:
+    stated: dict[tuple[str | None, str], tuple[int, float]] = {}
+    for row in rows:
+        if row["category"] is not None:
+            count, points = stated.get(key := (row["criteria"], row["category"]), (0, 0.0))
+            stated[key] = count + row["count"], points + row["points"]
+    return [CategoryAverage(*key, points / count, count) for key, (count, points) in stated.items()]
 
 
 # --- failure tags --------------------------------------------------------------------------------------

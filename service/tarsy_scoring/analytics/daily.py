@@ -110,6 +110,13 @@ SUMS = f"""(
 NAMES = f"""(
   SELECT * FROM (SELECT * FROM {{schema}}.daily_names WHERE {_CLEAN} UNION ALL {COUNT_NAMES}) t
   WHERE {_CHOSEN})"""
+# The same without days. The table's rows are added up before the scores join them, so that PostgreSQL may do it in
+# parallel.
+_OVER_TIME = "chain_id, criteria, has_reference, kind, names"
+NAMES_OVER_TIME = f"""(
+  SELECT {_OVER_TIME}, sum(scores) AS scores FROM {{schema}}.daily_names
+  WHERE {_CLEAN} AND {_CHOSEN} GROUP BY {_OVER_TIME}
+  UNION ALL SELECT {_OVER_TIME}, scores FROM ({COUNT_NAMES}) t WHERE {_CHOSEN})"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +159,7 @@ class Reading:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """$1 to $5 of statements that read `TOTALS`, `SUMS` or `NAMES`."""
+        """$1 to $5 of statements that read `TOTALS`, `SUMS` or names."""
         since, until = [span[0] for span in self.spans], [span[1] for span in self.spans]
         return since, until, self.first_day, self.end_day, list(self.left_out)
 
@@ -190,7 +197,7 @@ async def read_counts(
     database: Database, selection: Selection, *statements: tuple[str, Sequence[Any]]
 ) -> list[list[Any]]:
     """
-    Run statements that read `TOTALS`, `SUMS` or `NAMES`, each with arguments from $9 on.
+    Run statements that read `TOTALS`, `SUMS` or names, each with arguments from $9 on.
 
     Raises:
         DatabaseAway: See `Database.once`.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tarsy_scoring.analytics.analytics import CHOSEN
-from tarsy_scoring.analytics.daily import NAMES, Selection, read_counts
+from tarsy_scoring.analytics.daily import NAMES_OVER_TIME, Selection, read_counts
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.scores.latest import is_completed, is_of_kind
 from tarsy_scoring.scores.session_list import CUSTOM_PLAN
@@ -17,7 +17,7 @@ LATEST_CALLERS = 2000  # scores whose sessions show which tools agents have
 
 # Sets with the names that a score asked for, by chain, the most frequent first.
 DEMAND = f"""
-SELECT names, chain_id, sum(scores)::bigint AS sessions FROM {NAMES} n WHERE kind = 'missing_tools'
+SELECT names, chain_id, sum(scores)::bigint AS sessions FROM {NAMES_OVER_TIME} n WHERE kind = 'missing_tools'
 GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT $9
 """
 
