@@ -451,13 +451,15 @@ async def test_a_failed_call_settles_only_known_costs(endpoint: Endpoint, connec
 
 
 @pytest.mark.parametrize(
-    ("remaining", "blocked_s"), [("1200", None), ("1199", 9.0)], ids=["enough_for_one_more", "too_few"]
+    ("remaining", "reset", "blocked_s"),
+    [("1200", "9s", None), ("1199", "9s", 9.0), ("0", "1h", 300.0), ("0", "9999999999", 300.0)],
+    ids=["enough_for_one_more", "too_few", "an_hour", "a_moment"],
 )
 async def test_an_answer_settles_tokens_cost_and_rate(
-    endpoint: Endpoint, connect: Connect, remaining: str, blocked_s: float | None
+    endpoint: Endpoint, connect: Connect, remaining: str, reset: str, blocked_s: float | None
 ) -> None:
     """Also the prompt's real tokens, and how long the provider has no room for a call of this size."""
-    headers: dict[str, Any] = {"x_ratelimit_remaining_tokens": remaining, "x_ratelimit_reset_tokens": "9s"}
+    headers: dict[str, Any] = {"x_ratelimit_remaining_tokens": remaining, "x_ratelimit_reset_tokens": reset}
     endpoint.script, ledger = [replies(**headers)], Ledger()
 
     turn = await ask(connect(prices_usd_per_million_tokens=PRICES), permits=ledger)

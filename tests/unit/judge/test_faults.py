@@ -1,6 +1,8 @@
 """How error responses of OpenAI-compatible endpoints are understood."""
 
 import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
 from email.utils import formatdate
 from typing import Any
 
@@ -56,11 +58,30 @@ def test_a_429_waits_for_the_limit_that_the_call_exceeds() -> None:
     assert fault(429, {}, needed_tokens=9_000, **remaining, **resets).wait_s == 6
 
 
-def test_a_date_is_a_wait_from_now() -> None:
+MOMENTS = {
+    "unix time": str,
+    "milliseconds": lambda at: str(at * 1_000),
+    "nanoseconds": lambda at: str(at * 10**9),
+    "http date": lambda at: formatdate(at, usegmt=True),
+    "rfc 3339": lambda at: datetime.fromtimestamp(at, UTC).isoformat(),
+    "rfc 3339 elsewhere": lambda at: datetime.fromtimestamp(at, timezone(timedelta(hours=8))).isoformat(),
+    "rfc 3339 in small letters": lambda at: f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dt%H:%M:%S.000z}",
+}
+
+
+@pytest.mark.parametrize("spell", MOMENTS.values(), ids=MOMENTS)
+@pytest.mark.parametrize("header", ["retry_after", "x_ratelimit_reset_requests", "x_ratelimit_reset_tokens"])
+def test_a_moment_is_a_wait_from_now(header: str, spell: Callable[[int], str]) -> None:
     began = time.time()
-    asked = fault(429, {}, retry_after=formatdate(began + 20, usegmt=True)).wait_s
+    asked = fault(429, {}, **{header: spell(int(began) + 20)}).wait_s
     assert asked is not None
     assert int(began) + 20 - time.time() <= asked <= int(began) + 20 - began
+    assert fault(429, {}, **{header: spell(int(began) - 20)}).wait_s is None
+
+
+@pytest.mark.parametrize("said", ["0001-01-01T00:00:00+08:00", "9999-12-31T23:59:59-08:00", "1e308", "2026-13-01", "-"])
+def test_a_moment_that_cannot_be_is_no_error(said: str) -> None:
+    assert fault(503, {}, retry_after=said).meaning in ("pause", "unavailable")
 
 
 @table

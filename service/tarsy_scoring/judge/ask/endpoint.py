@@ -20,7 +20,13 @@ from tarsy_scoring import __version__
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.config.secrets import WatchedSecret, current
 from tarsy_scoring.errors import JudgeUnavailable
-from tarsy_scoring.judge.ask.errors import ErrorReply, TransientError, as_mapping, wait_asked_s
+from tarsy_scoring.judge.ask.errors import (
+    LONGEST_WAIT_AFTER_ANSWER_S,
+    ErrorReply,
+    TransientError,
+    as_mapping,
+    wait_asked_s,
+)
 from tarsy_scoring.judge.ask.prices import Prices
 from tarsy_scoring.judge.ask.reply import ReplyUsage, read_turn, usage_of
 from tarsy_scoring.judge.ask.transport import (
@@ -259,7 +265,8 @@ class Endpoint:
         if turn is None:
             return self._unavailable(_NO_COMPLETION, billed)
         learned = {"estimated_tokens": fitted.estimated, "read_tokens": usage.read}
-        blocked_s = wait_asked_s(headers, usage.total or fitted.tokens + fitted.reply_limit)
+        asked_s = wait_asked_s(headers, usage.total or fitted.tokens + fitted.reply_limit)
+        blocked_s = asked_s and min(asked_s, LONGEST_WAIT_AFTER_ANSWER_S)
         return CallOutcome({**billed, **learned, "blocked_s": blocked_s}, turn)
 
     def _billed(self, usage: ReplyUsage) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
@@ -39,6 +40,7 @@ Meaning = Literal["too_long", "quota", "filtered", "key", "pause", "unavailable"
 
 LONGEST_WAIT_S = 30.0  # for a longer wait the score goes back to the queue, so that no worker sleeps
 LONGEST_RATE_LIMIT_DUE_S = 3600.0  # a header with a nonsense value must not park a score forever
+LONGEST_WAIT_AFTER_ANSWER_S = 300.0  # an answered call refutes a header that stops the fleet for longer
 SHORTEST_RATE_LIMIT_DUE_S = 10.0  # a provider that sends 429 with a wait of zero must not make the queue spin
 # A score whose key was rejected, or whose quota is used up, is due again after this time.
 KEY_DUE_S, QUOTA_DUE_S = 60.0, 300.0
@@ -234,7 +236,7 @@ class ErrorReply:
         delays = [as_mapping(d).get("retryDelay") for d in details] if isinstance(details, list) else []
         text = WAIT.search(self._text)
         waits = [*delays, text and text[1].rstrip(".")]
-        return next((_duration_s(wait) for wait in waits if isinstance(wait, str)), None)
+        return next((_wait_s(wait) for wait in waits if isinstance(wait, str)), None)
 
 
 def wait_asked_s(
@@ -247,9 +249,9 @@ def wait_asked_s(
     """
     The wait that the provider asks for; None where it asks for none, or for zero or less.
 
-    Read from `retry-after-ms`, then `retry-after` (seconds or a date), then the longest reset among the
-    `x-ratelimit-*` limits that are used up, then the body. After a 429 some limit must be used up,
-    so if none is reported as such, the longest reset counts.
+    Read from `retry-after-ms`, then `retry-after`, then the longest reset among the `x-ratelimit-*` limits
+    that are used up, then the body. After a 429 some limit must be used up, so if none is reported as such,
+    the longest reset counts.
 
     Args:
         headers: Looked up in lower case.
@@ -257,14 +259,14 @@ def wait_asked_s(
     milliseconds = _number(headers.get("retry-after-ms"))
     resets, used_up = list[float](), list[float]()
     for of, needed in (("requests", 1), ("tokens", needed_tokens)):
-        reset_s = _duration_s(headers.get(f"x-ratelimit-reset-{of}"))
+        reset_s = _wait_s(headers.get(f"x-ratelimit-reset-{of}"))
         remaining = _number(headers.get(f"x-ratelimit-remaining-{of}"))
         if reset_s is not None:
             resets.append(reset_s)
             used_up += [reset_s] if remaining is not None and remaining < needed else []
     sources = [
-        milliseconds and milliseconds / 1000,
-        _seconds_or_date(headers.get("retry-after")),
+        milliseconds and _seconds_to(milliseconds / 1000),
+        _wait_s(headers.get("retry-after")),
         max(used_up, default=None),
         in_body_s,
         max(resets, default=None) if is_rate_limited else None,
@@ -290,16 +292,6 @@ def as_count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _seconds_or_date(value: str | None) -> float | None:
-    seconds = _number(value)
-    if value is None or seconds is not None:
-        return seconds
-    try:
-        return parsedate_to_datetime(value).timestamp() - time.time()
-    except (ValueError, OverflowError):
-        return None
-
-
 def _number(value: str | None) -> float | None:
     try:
         number = float(value) if value else math.nan
@@ -314,10 +306,36 @@ _DURATION = re.compile(
 _UNITS_S = (86_400, 3_600, 60, 1, 0.001)
 
 
-def _duration_s(value: str | None) -> float | None:
-    """Parse `1d2h`, `6m0s`, `1s`, `20ms`; a number without a unit is in seconds."""
-    seconds = _number(value)
-    found = _DURATION.fullmatch(value) if value and seconds is None else None
-    if found is None:
-        return seconds
-    return sum(float(part or 0) * unit for part, unit in zip(found.groups(), _UNITS_S, strict=True))
+# Larger numbers than these are no waits but moments: Unix times in seconds, in milliseconds, or finer.
+_UNIX_TIME_FROM, _FINER_FROM = 1e9, 1e12
+
+
+def _wait_s(value: str | None) -> float | None:
+    """Seconds to wait: `7`, `1d2h`, `6m0s`, `20ms`, or until a Unix time, an RFC 3339 time or an HTTP date."""
+    if not value:
+        return None
+    if (number := _number(value)) is not None:
+        return _seconds_to(number)
+    if found := _DURATION.fullmatch(value):
+        return sum(float(part or 0) * unit for part, unit in zip(found.groups(), _UNITS_S, strict=True))
+    try:
+        moment = _moment(value)
+        return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _seconds_to(number: float) -> float:
+    """The number itself, or the seconds until the Unix time that it is."""
+    if number <= _UNIX_TIME_FROM:
+        return number
+    while number > _FINER_FROM:
+        number /= 1000
+    return number - time.time()
+
+
+def _moment(value: str) -> datetime:
+    try:
+        return datetime.fromisoformat(value.upper())
+    except ValueError:
+        return parsedate_to_datetime(value)
