@@ -27,14 +27,14 @@ def event(name: str) -> bytes:
 
 
 async def send(
-    topics: Topics, topic: str, partition: int, values: Sequence[bytes], headers: Headers = (), **options: Any
+    topics: Topics, topic: str, partition: int, values: Sequence[bytes | None], headers: Headers = (), **options: Any
 ) -> None:
     """Send values to a partition, small ones in one batch."""
     producer = AIOKafkaProducer(**{"bootstrap_servers": topics.bootstrap_servers, "linger_ms": 100} | options)
     await producer.start()
     try:
-        sent = [await producer.send(topic, value, partition=partition, headers=list(headers)) for value in values]
-        await asyncio.gather(*sent)
+        how = {"key": b"a-key", "partition": partition, "headers": list(headers)}
+        await asyncio.gather(*[await producer.send(topic, value, **how) for value in values])
     finally:
         await producer.stop()
 

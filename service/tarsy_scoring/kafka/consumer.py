@@ -22,7 +22,7 @@ from aiokafka.errors import KafkaError
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka.connect import BrokerAway, Headers, check_brokers, end_client, start_client, wait_out
-from tarsy_scoring.kafka.partitions import PartitionReader, Unreadable, known_position
+from tarsy_scoring.kafka.partitions import ISOLATION, PartitionReader, Unreadable, known_position, stable_end
 from tarsy_scoring.kafka.security import connection_options
 
 log = structlog.get_logger()
@@ -39,6 +39,9 @@ WATCH_S = 1.0
 NO_POLL_WATCHDOG_MS = 2**31 - 1
 # Pause before a partition that cannot be read is asked again: an operator has to change something.
 UNREADABLE_RETRY_S = 30.0
+# A transaction that is open for longer is logged, each time after as long. Stream processors need seconds; the
+# brokers end one whose producer is gone after the time-out that it asked for.
+OPEN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ class Consumer:
         self._reader: PartitionReader | None = None
         self._retry_at_s: dict[TopicPartition, float] = {}  # of partitions that cannot be read
         self._stopped_topics: set[str] = set()
+        self._held: dict[TopicPartition, int | None] = {}  # where an open transaction held a partition up
+        self._look_at_s = 0.0
         self._watching: asyncio.Task[None] | None = None
         self._last_answer_ms = 0
         self._check_at_s: float | None = None
@@ -122,6 +127,7 @@ class Consumer:
                 **self._options,
                 group_id=self._group,
                 enable_auto_commit=False,
+                isolation_level=ISOLATION,
                 auto_offset_reset=self._begin,
                 session_timeout_ms=timeout_ms,
                 heartbeat_interval_ms=max(200, min(3000, timeout_ms // 5)),
@@ -224,6 +230,7 @@ class Consumer:
             now_s: Monotonic clock.
         """
         assert self._consumer is not None
+        self._log_open_transactions(self._consumer, now_s)
         # Of our partitions; 0: none, or no partitions.
         answers_ms = (self._consumer.last_poll_timestamp(p) or 0 for p in self._partitions())
         answer_ms = max(answers_ms, default=0)
@@ -245,6 +252,22 @@ class Consumer:
                 asks = self._partitions() - self._retry_at_s.keys() - self._partitions_of_stopped_topics()
                 self._is_stuck = found_nothing and bool(asks)
             self._check_at_s = now_s + (CHECK_EVERY_S if self.is_served else QUIET_S)
+
+    def _log_open_transactions(self, consumer: AIOKafkaConsumer, now_s: float) -> None:
+        if now_s < self._look_at_s:
+            return
+        ends = {p: (stable_end(consumer, p), consumer.highwater(p)) for p in self._partitions()}
+        held = {p: stable for p, (stable, end) in ends.items() if stable != end}
+        for partition, offset in held.items() & self._held.items():
+            log.warning(
+                "kafka.transaction_open",
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=offset,
+                effect="the records behind it wait for its end; other partitions go on",
+                advice="`kafka-transactions.sh find-hanging` names its producer, and `abort` ends it",
+            )
+        self._held, self._look_at_s = held, now_s + OPEN_S
 
     def _partitions(self) -> set[TopicPartition]:
         return set() if self._consumer is None else self._consumer.assignment()
@@ -269,7 +292,11 @@ class Consumer:
         return True
 
     async def lag(self) -> int:
-        """Records of our partitions not taken yet, by the last answers of the brokers. Does not wait."""
+        """
+        Records of our partitions not taken yet, by the last answers of the brokers. Does not wait.
+
+        Those behind an open transaction count.
+        """
         if self._consumer is None:
             return 0
         lag = 0

@@ -21,6 +21,9 @@ from aiokafka.errors import (
     UnsupportedCodecError,
 )
 
+# Events of aborted and open transactions never happened. The brokers pass aborted ones over, and answer with
+# nothing beyond the last stable offset, at which the oldest open transaction began.
+ISOLATION = "read_committed"
 POLL_S = 0.02  # an idle sweep over 12 partitions costs 50 us of CPU
 # Errors about one batch or partition. The library raises each once and goes on; a new client would meet it
 # again, and rebalance the group on the way.
@@ -116,6 +119,14 @@ class PartitionReader:
         if records:
             self._one_by_one.discard(partition)
         return records
+
+
+def stable_end(client: AIOKafkaConsumer, partition: TopicPartition) -> int | None:
+    """The offset up to which records can be read, by the last answer; None before the first one."""
+    end: int | None = client.highwater(partition)
+    stable: int | None = client.last_stable_offset(partition)
+    # Brokers without transactions report none or -1.
+    return end if end is None or stable is None or stable < 0 else min(end, stable)
 
 
 async def known_position(client: AIOKafkaConsumer, partition: TopicPartition) -> int | None:

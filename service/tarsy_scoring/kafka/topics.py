@@ -18,7 +18,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka.connect import BrokerAway, connected, end_client, start_client, wait_out
 from tarsy_scoring.kafka.consumer import Record
-from tarsy_scoring.kafka.partitions import is_about_batch, known_position
+from tarsy_scoring.kafka.partitions import ISOLATION, is_about_batch, known_position, stable_end
 from tarsy_scoring.kafka.security import connection_options
 
 log = structlog.get_logger()
@@ -96,8 +96,8 @@ async def has_topic(options: Mapping[str, Any], topic: str) -> bool:
 
 async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
     """
-    All records of a topic, from the beginning to the end it has at the start of the call. Leaves out the rest
-    of a partition behind a batch that cannot be read.
+    All records of a topic, from the beginning to the end it has at the start of the call. An open transaction
+    is the end of a partition. Leaves out the rest of a partition behind a batch that cannot be read.
 
     Raises:
         BrokerAway: The brokers cannot be reached or do not answer.
@@ -134,7 +134,7 @@ async def _read_partition(
         if not is_end_known:
             # Tansu reports the start of the last batch as the end of the partition; fetch answers are
             # right.
-            end, is_end_known = max(end, reader.highwater(partition) or 0), True
+            end, is_end_known = max(end, stable_end(reader, partition) or 0), True
         for record in found.get(partition, ()):
             if record.offset < end:
                 yield Record.of(record)
@@ -148,7 +148,13 @@ def _reader(
     options: Mapping[str, Any], *topics: str, begin: Literal["earliest", "latest"] = "earliest", **more: Any
 ) -> AIOKafkaConsumer:
     return AIOKafkaConsumer(
-        *topics, **options, group_id=None, enable_auto_commit=False, auto_offset_reset=begin, **more
+        *topics,
+        **options,
+        group_id=None,
+        enable_auto_commit=False,
+        isolation_level=ISOLATION,
+        auto_offset_reset=begin,
+        **more,
     )
 
 

@@ -152,6 +152,9 @@ class Intake:
         requests: dict[int, Request] = {}
         invalid: dict[int, InvalidMessage] = {}
         for place, record in enumerate(records):
+            if record.value is None:  # a tombstone, which says that a key is gone, and asks for nothing
+                self._metrics.requests.labels(self._source(record), "tombstone").inc()
+                continue
             try:
                 requests[place] = self.decode(record, replayed_from=origins.get(place))
             except InvalidMessage as error:
@@ -159,8 +162,9 @@ class Intake:
         invalid |= await self._accept(records, requests)
         handled: list[Record] = []
         for place, record in enumerate(records):
-            # Replayed dead letters were counted when they arrived.
-            if not self._admits(record, invalid.get(place), is_counted=place not in origins):
+            # Replayed dead letters were counted when they arrived; tombstones are neither valid nor invalid.
+            is_counted = place not in origins and record.value is not None
+            if not self._admits(record, invalid.get(place), is_counted=is_counted):
                 continue
             if place in invalid:
                 await self._dead_letter(record, invalid[place], origins.get(place))
@@ -195,6 +199,10 @@ class Intake:
             return False
         return self._clock() - record.timestamp_ms / 1000 > limit_s
 
+    def _source(self, record: Record) -> str:
+        is_completed = record.topic == self._settings.topic_session_completed
+        return SOURCE_COMPLETED if is_completed else SOURCE_RESCORE
+
     def decode(self, record: Record, *, replayed_from: Origin | None = None) -> Request:
         """
         Decode the request in a record.
@@ -206,7 +214,7 @@ class Intake:
             InvalidMessage: The record holds no valid request.
         """
         origin = replayed_from or dead_letters.position_of(record)
-        if record.topic == self._settings.topic_session_completed:
+        if self._source(record) == SOURCE_COMPLETED:
             event = decode_session_completed(record.value)
             return Request(
                 request_id=_request_id("session.completed", event, origin, record.value),

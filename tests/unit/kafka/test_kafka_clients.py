@@ -60,6 +60,8 @@ class Library:
     def highwater(self, _: Any) -> None:
         """Unknown to this fake."""
 
+    last_stable_offset = highwater
+
     def last_poll_timestamp(self, _: Any) -> int:
         return self.answers
 

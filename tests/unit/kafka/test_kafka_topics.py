@@ -44,6 +44,8 @@ class Reader:
     def highwater(self, _: Any) -> int:
         return 3
 
+    last_stable_offset = highwater
+
     async def getmany(self, place: Any, **_: Any) -> dict[Any, list[Any]]:
         offset, self.at = self.at, self.at + 1
         return {
