@@ -25,6 +25,7 @@ from tarsy_scoring.judge.ask.errors import (
     ErrorReply,
     TransientError,
     as_mapping,
+    error_in,
     wait_asked_s,
 )
 from tarsy_scoring.judge.ask.prices import Prices
@@ -229,7 +230,7 @@ class Endpoint:
             )
         except (ValueError, RecursionError):  # not JSON, not text, or nested too deeply
             return self._unavailable(_NO_COMPLETION)
-        if reported := answer.get("error"):
+        if reported := error_in(answer):
             return self._refused(fitted, request, key, response, reported, answer.get("usage"))
         return self._answered(fitted, answer, response.headers, round((loop.time() - started) * 1000))
 

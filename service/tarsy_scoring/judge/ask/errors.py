@@ -29,6 +29,7 @@ from tarsy_scoring.judge.ask.error_words import (
     PROMPT,
     REFUSED,
     REPLY_LIMIT,
+    STATUS_OF_CODE,
     TOO_LONG,
     UNSUPPORTED,
     WAIT,
@@ -54,7 +55,16 @@ _PASSING = frozenset({408, 409, 424, 429})
 # Cloudflare's own 520-527.
 _GIVEN_UP_ON = frozenset({408, 502, 504, *range(520, 528)})
 _NO_QUOTA = frozenset(
-    {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "budget_exceeded"}
+    {
+        "insufficient_quota",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "budget_exceeded",
+        "exceeded_current_quota_error",
+        "insufficient_balance_error",
+        "Arrearage",
+        "1113",
+    }
 )
 _TOO_LONG_CODES = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"}
@@ -91,8 +101,9 @@ class ErrorReply:
         self._error = as_mapping(error)
         self._http_status = self.status = status
         # OpenRouter: a success may hold an error with status and text from the provider behind it.
-        if status < 300 and (code := as_count(self._error.get("code"))) in range(400, 600):
-            self.status = code or status
+        code = as_count(self._error.get("code"))
+        if status < 300 and (meant := STATUS_OF_CODE.get(code or 0, code or 0)) in range(400, 600):
+            self.status = meant
         said = (
             self._error.get("message")
             or self._error.get("detail")
@@ -166,7 +177,7 @@ class ErrorReply:
         # Filters and moderation also send a 403, although the key is valid.
         if "content_filter" in self.words or "flagged_input" in self._metadata:
             return "filtered"
-        if 400 <= self.status < 500 and (meaning := self._meaning_in_text()):
+        if self.status >= 400 and (meaning := self._meaning_in_text()):
             return meaning
         if self.status in (401, 403):
             return "key"
@@ -237,6 +248,14 @@ class ErrorReply:
         text = WAIT.search(self._text)
         waits = [*delays, text and text[1].rstrip(".")]
         return next((_wait_s(wait) for wait in waits if isinstance(wait, str)), None)
+
+
+def error_in(answer: Mapping[str, Any]) -> object:
+    """What a body with a success status reports as an error, MiniMax as `base_resp`; None for an answer."""
+    said = as_mapping(answer.get("base_resp"))
+    if said.get("status_code") and not answer.get("choices"):
+        return {"code": said["status_code"], "message": said.get("status_msg")}
+    return answer.get("error") or None
 
 
 def wait_asked_s(
