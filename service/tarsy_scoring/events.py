@@ -19,11 +19,15 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
 from pydantic_core import from_json
 
 from tarsy_scoring.errors import InvalidMessage
+from tarsy_scoring.moments import moment
 
 # Match with `fullmatch`: `$` would let a trailing newline pass.
 SESSION_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,254}")
@@ -42,6 +46,15 @@ _OR_EMPTY = BeforeValidator(lambda v: None if v == "" else v)
 Name = Annotated[str | None, Field(max_length=255), _OR_EMPTY]
 
 
+def _bounded(value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> datetime | None:
+    """A time that cannot be, such as a zero time, is absent: it must not cost the event."""
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        return moment(value, f"{info.field_name} of a message")
+    return moment(handler(value), f"{info.field_name} of a message")
+
+
+_TIME = re.compile(r"[+-]?[0-9]{4,9}-[0-9]{2}-[0-9]{2}[Tt ].*")
+Moment = Annotated[datetime | None, WrapValidator(_bounded)]
 Purpose = Literal["production", "consistency", "anchor", "shadow"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -90,7 +103,7 @@ class GivenReference(_Incoming):
     provided_by: Name = Field(
         None, pattern=r"^[^\x00]*$", description="Who found out; default: who sends it."
     )
-    provided_at: datetime | None = Field(None, strict=False, description="When; default: when it arrives.")
+    provided_at: Moment = Field(None, strict=False, description="When; default: when it arrives.")
 
 
 # Both at once would contradict each other.
@@ -135,9 +148,9 @@ class SessionCompleted(_Incoming):
         None, description="Decides criteria and settings; null: the session's stored chain does."
     )
     alert_type: Name = None
-    completed_at: datetime | None = None
+    completed_at: Moment = None
     labels: dict[str, str] | None = Field(None, description='For comparisons, e.g. `{"guidance": "v2"}`.')
-    timestamp: datetime | None = None
+    timestamp: Moment = None
 
 
 class RescoreRequested(Referring, _Incoming):

@@ -137,3 +137,30 @@ async def test_scores_of_a_paused_chain_do_not_stop_the_requests_of_other_chains
 
     assert (await service.run("resume", "--chain", "billing")).status == 0
     await service.all_end(90)
+
+
+async def test_times_that_cannot_be_stop_nobody(service: Service) -> None:
+    """In a session file, an event, a reference and a record's timestamp; and beside them a row that nobody can read."""
+    worker = service.worker()
+    service.add_session("zero", completed_at="0001-01-01T00:00:00+08:00", started_at="0001-01-01T00:00:00Z")
+    service.add_sessions(2)
+    await service.announce("zero", "session-0000", completed_at="0001-01-01T00:00:00Z")
+    await service.all_end(2)
+    reference = {"text": "The disk was full.", "provided_at": "9999-12-31T23:59:59-08:00"}
+    await service.ask_again("zero", "again", reference=reference)
+    await service.all_end(3)
+    await service.announce("session-0001", labels={"team": "a"})
+    await service.all_end(4)
+
+    await service.rows("""UPDATE sessions SET labels = ('{"n": ' || repeat('7', 5000) || '}')::jsonb
+        WHERE session_id = 'session-0001'""")
+    await service.ask_again("session-0001", "unreadable")
+    await service.ask_again("session-0000", "beside-it")
+    await service.all_end(6)
+
+    failed = await service.rows("SELECT session_id, error_message FROM session_scores WHERE status <> 'completed'")
+    assert [r["session_id"] for r in failed] == ["session-0001"]
+    assert "cannot be read" in failed[0]["error_message"]
+    ended = await service.rows("SELECT session_id FROM sessions WHERE completed_at IS NOT NULL")
+    assert "zero" not in {r["session_id"] for r in ended}
+    assert "completed_at of a session" in {line["of"] for line in worker.lines("time.ignored")}

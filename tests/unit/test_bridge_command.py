@@ -47,7 +47,11 @@ def test_a_missing_setting_is_named() -> None:
 
 
 def test_an_invalid_or_future_time_is_refused() -> None:
-    for since, says in (("last week", "2026-01-31"), ("2999-01-01", "in the future")):
+    for since, says in (
+        ("last week", "2026-01-31"),
+        ("2199-01-01", "in the future"),
+        ("0001-01-01", "from 1970 to 2199"),
+    ):
         refused = CliRunner().invoke(bridge, ["--since", since], env=OURS)
         assert refused.exit_code == 2
         assert says in refused.output

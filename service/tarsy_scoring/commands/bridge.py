@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from tarsy_scoring.commands.shared import moment, run, settings_of_environment
+from tarsy_scoring.commands.shared import run, settings_of_environment, time_option
 from tarsy_scoring.commands.standby import run_loop_on_database
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.tarsy.bridge import Bridge
@@ -15,7 +15,7 @@ from tarsy_scoring.telemetry.stopping import run_until_signalled
 
 def _parse_since(text: str) -> datetime:
     """Parse --since: a time, or `beginning`. Raises: click.BadParameter: it is no time, or in the future."""
-    start = BEGINNING if text == "beginning" else moment(text)
+    start = BEGINNING if text == "beginning" else time_option(text)
     if start > datetime.now(UTC):
         raise click.BadParameter(f"{text!r} is in the future: no session would be announced")
     return start

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from tarsy_scoring.commands.shared import FAILED, audited, counted, moment, plain, run_on_parts
+from tarsy_scoring.commands.shared import FAILED, audited, counted, plain, run_on_parts, time_option
 from tarsy_scoring.scores.export import export_scores, written
 from tarsy_scoring.scoring.training import training_lines
 from tarsy_scoring.timeline.sources import open_timeline_source
@@ -32,7 +32,7 @@ def _filter_options(command: Callable[..., None]) -> Callable[..., None]:
             name,
             is_flag=field.annotation is bool,
             multiple=isinstance(field.default, list),
-            type=moment if name in _MOMENTS else None,
+            type=time_option if name in _MOMENTS else None,
             help=field.description,
         )
         command = add(command)

@@ -7,11 +7,11 @@ from rich.console import Console
 
 from tarsy_scoring.analytics.approaches import read_approaches
 from tarsy_scoring.analytics.daily import Selection
-from tarsy_scoring.commands.shared import json_option, moment, print_json, print_text, run_on_parts
+from tarsy_scoring.commands.shared import json_option, print_json, print_text, run_on_parts, time_option
 
 MOST_APPROACHES, MOST_TOOLS = 20, 50  # the most frequent ones
 
-_since = click.option("--since", type=moment, help="Only scores completed since (RFC 3339, or a date).")
+_since = click.option("--since", type=time_option, help="Only scores completed since (RFC 3339, or a date).")
 _chain = click.option("--chain", metavar="NAME", help="Only scores of this chain.")
 
 

@@ -18,7 +18,6 @@ from tarsy_scoring.commands.shared import (
     audited,
     counted,
     json_option,
-    moment,
     not_blank,
     print_json,
     print_text,
@@ -27,6 +26,7 @@ from tarsy_scoring.commands.shared import (
     run_on_parts,
     sessions_argument,
     settings_of_environment,
+    time_option,
     yes_option,
 )
 from tarsy_scoring.judge.criteria import load_criteria
@@ -52,7 +52,7 @@ _LEFT_OUT = {"disabled": "where automatic scoring is off", "sampled_out": "outsi
 )
 @click.option(
     "--since",
-    type=moment,
+    type=time_option,
     metavar="TIME",
     help="Only scores created since then (RFC 3339, or a date), whenever their session ended.",
 )
@@ -137,7 +137,7 @@ def rescore(
 @click.command()
 @click.option(
     "--since",
-    type=moment,
+    type=time_option,
     metavar="TIME",
     required=True,
     help="Sessions that ended since then (RFC 3339, or a date).",

@@ -8,13 +8,15 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.util import find_spec
 from itertools import count
 from json import dumps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from tarsy_scoring.moments import FIRST, LAST, moment
 
 # The command list and every help import this module, so functions import what only they use.
 if TYPE_CHECKING:
@@ -254,15 +256,14 @@ def require_criteria(registry: "CriteriaRegistry", name: str, also: Iterable[str
         raise click.BadParameter(f"no criteria are called {name!r} (known: {names})", param_hint="--criteria")
 
 
-def moment(text: str) -> datetime:
+def time_option(text: str) -> datetime:
     """Parse an ISO 8601 time, UTC without a zone; for `type` of an option. Raises: click.BadParameter."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+    found = moment(text)
+    if found is None:
         raise click.BadParameter(
-            f"{text!r} is not a time; write 2026-01-31 or 2026-01-31T12:00:00Z"
-        ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            f"{text!r} is not a time from {FIRST.year} to {LAST.year - 1}; write 2026-01-31 or 2026-01-31T12:00:00Z"
+        )
+    return found
 
 
 def not_blank(text: str) -> str:

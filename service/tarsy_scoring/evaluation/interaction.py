@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import re2
 from pydantic_core import from_json, to_json, to_jsonable_python
 
-from tarsy_scoring.timeline.model import Event, Execution, Timeline, ToolCall
+from tarsy_scoring.timeline.model import LONGEST_SESSION, Event, Execution, Timeline, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +341,7 @@ def _duration_s(timeline: Timeline) -> float | None:
     start, end = timeline.started_at, timeline.completed_at
     if not timeline.has_real_times or start is None or end is None:
         return None
-    return (end - start).total_seconds() if start <= end else None
+    return (end - start).total_seconds() if start <= end <= start + LONGEST_SESSION else None
 
 
 def _sum_if_known(numbers: Sequence[int | None]) -> int | None:

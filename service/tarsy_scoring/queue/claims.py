@@ -10,7 +10,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import asyncpg
+from pydantic_core import from_json
+
 from tarsy_scoring.limits.rules import Standing, Standings
+from tarsy_scoring.moments import moment
 from tarsy_scoring.outbox.outbox import NewEvent
 
 # A score whose worker was lost so often is a suspect: it may be what kills workers.
@@ -72,12 +76,13 @@ WITH suspects AS MATERIALIZED (
 SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt, c.attempts_burned, c.losses,
        c.spent_s, c.criteria, c.criteria_hash, c.nonce, c.lease_token, c.score_triggered_by, c.priority,
        extract(epoch FROM now() - c.created_at)::float8 AS age_s,
-       m.alert_type, m.labels, m.status AS session_status, m.completed_at AS session_ended_at,
+       m.alert_type, m.status AS session_status,
        coalesce(r.source, '') AS source, r.traceparent,
        r.chain_id AS asked_chain_id, r.criteria AS asked_criteria, c.is_lookup_only,
-       (SELECT jsonb_build_object('text', f.text, 'source_url', f.source_url, 'provided_by', f.provided_by,
-                                  'provided_at', f.provided_at)
-        FROM {{schema}}.session_references f WHERE f.reference_id = c.reference_id) AS reference
+       jsonb_build_object('labels', m.labels, 'session_ended_at', m.completed_at, 'reference', (
+         SELECT jsonb_build_object('text', f.text, 'source_url', f.source_url, 'provided_by', f.provided_by,
+                                   'provided_at', f.provided_at)
+         FROM {{schema}}.session_references f WHERE f.reference_id = c.reference_id))::text AS given
 FROM claimed c
 JOIN {{schema}}.sessions m USING (session_id)
 LEFT JOIN {{schema}}.scoring_requests r ON r.request_id = c.request_id
@@ -122,6 +127,7 @@ class ClaimedScore:
         asked_chain_id, asked_criteria: Those that the request itself named.
         is_lookup_only: It was claimed to look for the session again; see `Leases.begin_attempt`.
         reference: The text to judge against, under `text`, and what the score carries of it.
+        is_unreadable: What the session's row gives is not here, because it cannot be read.
     """
 
     score_id: UUID
@@ -150,6 +156,18 @@ class ClaimedScore:
     asked_criteria: str | None = None
     is_lookup_only: bool = False
     reference: Mapping[str, Any] | None = None
+    is_unreadable: bool = False
+
+    @classmethod
+    def of(cls, row: asyncpg.Record) -> "ClaimedScore":
+        """The score in a row of `CLAIM`; one row that Python cannot hold must not stop the others."""
+        values = dict(row)
+        try:
+            given = from_json(values.pop("given"))
+        except ValueError:
+            given = {"labels": {}, "session_ended_at": None, "is_unreadable": True}
+        ended_at = moment(given.pop("session_ended_at"))
+        return cls(**values, **given, session_ended_at=ended_at)
 
 
 def suspect_losses_of(max_attempts: int) -> int:

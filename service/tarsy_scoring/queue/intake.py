@@ -34,6 +34,7 @@ from tarsy_scoring.events import (
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Consumer, Record
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
+from tarsy_scoring.moments import moment
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.backlog import BOUNDS
 from tarsy_scoring.queue.capacity import Capacity
@@ -195,9 +196,8 @@ class Intake:
 
     def _is_stale(self, record: Record) -> bool:
         limit_s = self._settings.config.max_event_age_s
-        if limit_s is None or record.timestamp_ms <= 0:
-            return False
-        return self._clock() - record.timestamp_ms / 1000 > limit_s
+        sent_at = moment(record.timestamp_ms / 1000)
+        return limit_s is not None and sent_at is not None and self._clock() - sent_at.timestamp() > limit_s
 
     def _source(self, record: Record) -> str:
         is_completed = record.topic == self._settings.topic_session_completed
@@ -225,7 +225,7 @@ class Intake:
                 alert_type=event.alert_type,
                 labels=event.labels or {},
                 session_status=event.status or "completed",
-                completed_at=_aware(event.completed_at),
+                completed_at=event.completed_at,
                 is_stale=replayed_from is None and self._is_stale(record),
                 traceparent=traceparent_of(record.headers),
             )
@@ -248,7 +248,7 @@ class Intake:
     def _reference_of(self, asked: RescoreRequested, record: Record) -> Reference | None:
         if asked.reference is None:
             return None
-        sent_at = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC) if record.timestamp_ms > 0 else None
+        sent_at = moment(record.timestamp_ms / 1000)
         extra_patterns = self._settings.config.masking_patterns
         by = asked.requested_by or "event"
         return reference_of(asked.reference, asked.session_id, extra_patterns, by=by, at=sent_at)
@@ -271,9 +271,10 @@ class Intake:
         for place, request in {r.request_id: (place, r) for place, r in requests.items()}.values():
             disposition = dispositions.get(request.request_id, "repeated")
             self._metrics.requests.labels(request.source, disposition).inc()
-            sent_at = records[place].timestamp_ms / 1000
-            if disposition == "accepted" and sent_at > 0:
-                self._metrics.request_delay.labels(request.source).observe(max(0.0, self._clock() - sent_at))
+            sent_at = moment(records[place].timestamp_ms / 1000)
+            if disposition == "accepted" and sent_at is not None:
+                delay_s = max(0.0, self._clock() - sent_at.timestamp())
+                self._metrics.request_delay.labels(request.source).observe(delay_s)
         return refused
 
     async def _dead_letter(self, record: Record, error: InvalidMessage, replayed_from: Origin | None) -> None:
@@ -308,8 +309,3 @@ def _request_id(
         return request_id_of(kind, event.session_id, event.event_id)
     value_hash = hashlib.sha256(value or b"").hexdigest()
     return request_id_without_event_id(kind, event.session_id, origin, value_hash)
-
-
-def _aware(moment: datetime | None) -> datetime | None:
-    """Read a time without a zone as UTC."""
-    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment

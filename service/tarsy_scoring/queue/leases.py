@@ -203,7 +203,7 @@ class Leases:
             # ms.
             await connection.fetch(self.database.sql(claims.MOVE_CLAIM_FLOOR))
             rows = await connection.fetch(self.database.sql(claims.CLAIM), *arguments)
-            claimed = [ClaimedScore(**dict(r)) for r in rows]
+            claimed = [ClaimedScore.of(row) for row in rows]
             attempts = [c for c in claimed if not c.is_lookup_only]
             await outbox.emit(self.database, connection, [e for c in attempts for e in begun_events(c)])
             return claimed

@@ -56,8 +56,6 @@ def reference_of(
     text = mask_secrets(given.text, masking)
     source_url = given.source_url and mask_secrets(given.source_url, masking)
     provided_at = given.provided_at or at or datetime.now(UTC)
-    if provided_at.tzinfo is None:
-        provided_at = provided_at.replace(tzinfo=UTC)
     content = f"{text}\x1f{source_url or ''}".encode("utf-8", "surrogatepass")
     reference_id = uuid5(_NAMESPACE, f"{session_id}\x1f{hashlib.sha256(content).hexdigest()}")
     return Reference(reference_id, text, source_url, given.provided_by or by, provided_at)

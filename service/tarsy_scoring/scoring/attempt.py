@@ -132,6 +132,10 @@ class Scorer:
 
     async def _judge(self, attempt: Attempt) -> Finished:
         config = self.settings.config
+        if attempt.claimed.is_unreadable:
+            raise Unscorable(
+                "the stored labels or reference of the session cannot be read; erase the session"
+            )
         with self.tracing.step("gathering_context"):
             attempt.timeline = timeline = await self._fetch(attempt)
             if (ended := await self._bind(attempt, timeline)) is not None:

@@ -16,10 +16,10 @@ from tarsy_scoring.timeline.evidence import take_stock
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
 from tarsy_scoring.timeline.parsing import (
     available_tool,
+    duration_ms,
     event_of,
     execution_of,
     label_map,
-    measured,
     server_and_tool,
     stage_of,
     text_or_none,
@@ -135,7 +135,7 @@ def _with_durations(
         tool = event.tool
         durations = tool and ahead.get((row["execution_id"], tool.server_name, tool.tool_name))
         if tool and durations:
-            yield row, replace(event, tool=replace(tool, duration_ms=measured(next(durations))))
+            yield row, replace(event, tool=replace(tool, duration_ms=duration_ms(next(durations))))
         else:
             yield row, event
 

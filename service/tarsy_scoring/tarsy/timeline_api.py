@@ -12,7 +12,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,17 @@ from tarsy_scoring.errors import (
     SessionTooLarge,
     TimelineUnavailable,
 )
+from tarsy_scoring.moments import moment
 from tarsy_scoring.tarsy.rows import assemble
 from tarsy_scoring.timeline.model import (
+    LONGEST_SESSION,
     SHOWN_STAGE_TYPES,
     TERMINAL_STATUSES,
     FoundSession,
     Timeline,
     TimelineSource,
 )
-from tarsy_scoring.timeline.parsing import model_names, moment, name_or_none
+from tarsy_scoring.timeline.parsing import model_names, name_or_none
 from tarsy_scoring.timeline.text import storable_json
 
 log = structlog.get_logger()
@@ -51,7 +53,6 @@ _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _CALLS_AT_ONCE = 16  # TARSy itself has 25 connections to the database
 # TARSy filters by creation time and not by end time. Sessions that ran for longer than this are not listed.
-LONGEST_SESSION = timedelta(days=7)
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -389,10 +390,10 @@ def _timeline(
         stages=sorted(stages, key=lambda s: (s["stage_index"], s["stage_id"])),
         agent_executions=sorted(executions, key=lambda e: (e["agent_index"], e["execution_id"])),
         timeline_events=sorted(
-            timeline_events, key=lambda e: (e["sequence_number"], e["created_at"], e["event_id"])
+            timeline_events, key=lambda e: (e["sequence_number"], e["created_at"] or _LONG_AGO, e["event_id"])
         ),
         mcp_interactions=sorted(
-            interactions, key=lambda i: (i["server_name"], moment(i["created_at"]), i["id"])
+            interactions, key=lambda i: (i["server_name"], moment(i["created_at"]) or _LONG_AGO, i["id"])
         ),
         llm_interactions=_calls(trace, "llm_interactions"),
     )

@@ -10,6 +10,7 @@ from typing import Any
 from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
+from tarsy_scoring.moments import moment
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS
 from tarsy_scoring.postgres.url import UrlSource
@@ -218,7 +219,9 @@ async def _read_rows(session_id: str, connection: Connection, columns: SelectLis
 
 
 def _found(row: Any) -> FoundSession:
-    return FoundSession(row["session_id"], name_or_none(row["chain_id"]), row["status"], row["completed_at"])
+    return FoundSession(
+        row["session_id"], name_or_none(row["chain_id"]), row["status"], moment(row["completed_at"])
+    )
 
 
 def _checked(row: Any, session_id: str) -> Any:

@@ -6,13 +6,15 @@ Frozen records without I/O. All text in them is untrusted: alerts, tools and lan
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 TERMINAL_STATUSES = frozenset({"completed", "failed", "cancelled", "timed_out"})
 
 # The judge sees the stages of these types. Stages of unknown types are not shown, and listed as such.
 SHOWN_STAGE_TYPES = frozenset({"investigation", "synthesis", "exec_summary", "action"})
+
+LONGEST_SESSION = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)

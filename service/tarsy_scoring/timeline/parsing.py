@@ -7,10 +7,20 @@ or event without an id or an index gets the place in the session: `where` or `po
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import timedelta
 from typing import Any
 
-from tarsy_scoring.timeline.model import AvailableTool, Event, Evidence, Execution, Stage, Timeline, ToolCall
+from tarsy_scoring.moments import moment
+from tarsy_scoring.timeline.model import (
+    LONGEST_SESSION,
+    AvailableTool,
+    Event,
+    Evidence,
+    Execution,
+    Stage,
+    Timeline,
+    ToolCall,
+)
 from tarsy_scoring.timeline.text import storable
 
 LONGEST_NAME = 255
@@ -38,28 +48,20 @@ def whole_number(value: object) -> int | None:
 
 
 def measured(value: object) -> int | None:
-    """A number of tokens or milliseconds; None for a negative number or another type."""
+    """A number of tokens; None for a negative number or another type."""
     number = whole_number(value)
     return number if number is not None and number >= 0 else None
+
+
+def duration_ms(value: object) -> int | None:
+    """A call's duration; None also where it is longer than a session can last."""
+    number = measured(value)
+    return number if number is not None and number <= LONGEST_SESSION / timedelta(milliseconds=1) else None
 
 
 def _index(value: object, position: int) -> int:
     number = whole_number(value)
     return position if number is None else number
-
-
-def moment(value: object) -> datetime | None:
-    """
-    The time, also from an RFC 3339 string, in UTC where it has no offset; None for another string or type.
-    """
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            return None
-    if not isinstance(value, datetime):
-        return None
-    return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def label_map(value: object) -> dict[str, str]:
@@ -114,7 +116,7 @@ def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
         arguments=arguments or "",
         is_error=is_error if isinstance(is_error, bool) else None,
         exit_code=whole_number(metadata.get("exit_code")),
-        duration_ms=measured(metadata.get("duration_ms")),
+        duration_ms=duration_ms(metadata.get("duration_ms")),
     )
 
 
@@ -203,10 +205,10 @@ def timeline_of(
         # TARSy stores the address only; it is never fetched.
         runbook=text_or_none(session.get("runbook")) or text_or_none(session.get("runbook_url")),
         labels=labels,
-        created_at=moment(session.get("created_at")),
-        completed_at=moment(session.get("completed_at")),
+        created_at=moment(session.get("created_at"), "created_at of a session"),
+        completed_at=moment(session.get("completed_at"), "completed_at of a session"),
         error_message=text_or_none(session.get("error_message")),
         evidence=evidence,
-        started_at=moment(session.get("started_at")),
+        started_at=moment(session.get("started_at"), "started_at of a session"),
         has_real_times=session.get("timestamps_synthetic") is not True,
     )

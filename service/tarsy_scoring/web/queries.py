@@ -32,18 +32,16 @@ from starlette.datastructures import QueryParams
 from tarsy_scoring.analytics.analytics import DayOf
 from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.events import Purpose
+from tarsy_scoring.moments import FIRST, LAST
 from tarsy_scoring.scores.export import Chosen, Format
 from tarsy_scoring.scores.latest import Kind
 from tarsy_scoring.scores.session_list import LONGEST_CURSOR, Filters, Sort
 
 Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"]
 
-# Converting the first or last representable moments to another time zone overflows.
-_EARLIEST, _LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-
 
 def _in_utc(moment: datetime) -> datetime:
-    return min(max(moment, _EARLIEST), _LATEST).astimezone(UTC)
+    return min(max(moment, FIRST), LAST).astimezone(UTC)
 
 
 def _labels(pairs: list[str]) -> list[str]:
@@ -60,7 +58,8 @@ def _as_text(value: object) -> object:
     return value
 
 
-Moment = Annotated[AwareDatetime, BeforeValidator(_as_text), AfterValidator(_in_utc)]
+Time = Annotated[AwareDatetime, BeforeValidator(_as_text)]
+Moment = Annotated[Time, AfterValidator(_in_utc)]
 Word = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")]
 Total = Annotated[int, Field(ge=0, le=100)]
 # Parameter types that may be left out. The schema does not mention null, which no address can hold.

@@ -13,13 +13,13 @@ import click
 from tarsy_scoring.commands.shared import (
     counted,
     json_option,
-    moment,
     print_json,
     require_criteria,
     run,
     run_on_parts,
     sessions_argument,
     settings_of_environment,
+    time_option,
 )
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
@@ -55,7 +55,7 @@ MAIN_METRICS = ("total_score", "pass_share", "error_rate", "help_invocations")
 @click.option("--chain", metavar="NAME", help="With --label: only sessions of this chain.")
 @click.option(
     "--since",
-    type=moment,
+    type=time_option,
     metavar="TIME",
     help="With --label: only sessions that ended since (RFC 3339, or a date).",
 )

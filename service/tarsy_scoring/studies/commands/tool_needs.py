@@ -11,10 +11,10 @@ from tarsy_scoring.commands.shared import (
     FAILED,
     FiniteRange,
     json_option,
-    moment,
     print_json,
     run_on_parts,
     settings_of_environment,
+    time_option,
 )
 from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.studies.tool_needs import ChainNeeds, read_needs
@@ -23,7 +23,7 @@ from tarsy_scoring.wiring import Parts
 
 @click.command()
 @click.option(
-    "--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date)."
+    "--since", type=time_option, metavar="TIME", help="Only scores completed since (RFC 3339, or a date)."
 )
 @click.option("--chain", metavar="NAME", help="Only scores of this chain.")
 @click.option(

@@ -7,10 +7,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tarsy_scoring.missing_tools import decisions
 from tarsy_scoring.missing_tools.decisions import Merge, ToolState, ToolStateName
+from tarsy_scoring.moments import moment
 from tarsy_scoring.web.api.common import PLAIN_TEXT, scoring_routes
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.access import Admitted
-from tarsy_scoring.web.queries import Moment
+from tarsy_scoring.web.queries import Time
 
 router = scoring_routes("tools", "/missing-tools")
 
@@ -27,7 +28,7 @@ class SayingRequest(BaseModel):
 
     tool: Name = Field(description="Any name of the tool.")
     state: ToolStateName
-    since: Moment | None = Field(None, description="Start of the state (RFC 3339); default: now.")
+    since: Time | None = Field(None, description="Start of the state (RFC 3339); default: now.")
     note: Annotated[str, Field(max_length=MAX_NOTE, pattern=PLAIN_TEXT)] | None = None
 
 
@@ -60,7 +61,7 @@ async def set_state(request: Request, caller: Admitted, said: SayingRequest) -> 
         said.tool,
         said.state,
         by=caller.name,
-        since=said.since,
+        since=moment(said.since, "since of a tool state"),
         note=said.note or None,
     )
 
