@@ -1,23 +1,26 @@
-"""The behaviour of the Kafka library on which `kafka/` relies: real brokers go away after the start."""
+"""The behaviour of the Kafka library on which `kafka/` relies: brokers go away, or would create topics."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from structlog.testing import capture_logs
 
 from fakes import Room
 from infrastructure import Kafka, Topics, wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.kafka import consumer as consuming
-from tarsy_scoring.kafka.connect import BrokerAway
+from tarsy_scoring.kafka import security
+from tarsy_scoring.kafka.connect import BrokerAway, connected
 from tarsy_scoring.kafka.consumer import Consumer, Record
 from tarsy_scoring.kafka.publisher import Publisher
-from tarsy_scoring.kafka.topics import read_topic
+from tarsy_scoring.kafka.topics import Tail, read_topic
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring_lab.broker import EmbeddedKafka, kafka_lacks
 
 pytestmark = pytest.mark.xdist_group("infrastructure")
 
@@ -125,3 +128,33 @@ async def test_a_resend_waits_for_earlier_messages(own_kafka: Kafka, topics: Top
     assert read[-2:] == [b"first", b"second"]
     assert list(dict.fromkeys(read)) == [b"zero", b"first", b"second"]
     await wait_until(lambda: asyncio.all_tasks() <= before, 60, "nothing is left behind")
+
+
+class CreatingKafka(EmbeddedKafka):
+    """With Kafka's default: it creates a topic that a client asks for by name, with one partition."""
+
+    def _settings(self) -> dict[str, str]:
+        return super()._settings() | {"auto.create.topics.enable": "true"}
+
+
+@pytest.mark.skipif(kafka_lacks() is not None, reason="needs Apache Kafka")
+async def test_no_client_lets_the_broker_create_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one that still runs when a topic is deleted, to be created again with more partitions."""
+    monkeypatch.setattr(security, "REQUEST_TIMEOUT_MS", 2_000)
+    broker = CreatingKafka()
+    await broker.start()
+    settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers})
+    options, publisher = security.connection_options(settings), Publisher(settings)
+    async with connected(AIOKafkaAdminClient(**options), options, "test") as admin:
+        await admin.create_topics([NewTopic("deleted", 3, 1)])
+        with pytest.raises(BrokerAway):
+            await Tail(options, "followed").start()
+        assert await publisher.publish("published", [(b"a-key", b"a message", [])], 5) == [False]
+        tail = Tail(options, "deleted")
+        await tail.start()
+        await admin.delete_topics(["deleted"])
+        for _ in range(3):
+            await cast(Any, tail)._reader._client.force_metadata_update()
+        assert await admin.list_topics() == []
+        await asyncio.gather(tail.stop(), publisher.stop())
+    await broker.close()

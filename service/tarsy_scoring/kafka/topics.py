@@ -12,7 +12,7 @@ from typing import Any, Literal
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsError
+from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsError, for_code
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
@@ -53,7 +53,10 @@ async def ensure_topics(settings: Settings, topics: Sequence[str], compacted: Se
         except BrokerAway as away:
             await wait_out(away, "topics")
         except KafkaError as error:
-            raise StartRefused(f"cannot check the topics at {settings.require_kafka()}: {error!r}") from error
+            why = f"cannot check the topics at {settings.require_kafka()}: {error!r}"
+            if not error.retriable:
+                raise StartRefused(why) from error
+            await wait_out(BrokerAway(why), "topics")
 
 
 async def _ensure(
@@ -72,7 +75,9 @@ async def _ensure(
     response = await admin.create_topics(new)
     for topic, code, *message in response.topic_errors:
         if code not in (0, TopicAlreadyExistsError.errno):
-            raise StartRefused(f"cannot create topic {topic}: error {code} {message[0] if message else ''}")
+            why = f"cannot create topic {topic}: error {code} {message[0] if message else ''}"
+            # Brokers that have just started, or froze, are fenced until their next heartbeat.
+            raise (BrokerAway if for_code(code).retriable or "fenced" in why else StartRefused)(why)
     log.info("kafka.topics_created", topics=missing)
 
 
