@@ -157,7 +157,7 @@ def test_a_session_that_cannot_be_scored_is_a_failed_document(
     )
 
 
-@pytest.mark.parametrize("content", ["{", {"status": "completed"}], ids=["no JSON", "no session"])
+@pytest.mark.parametrize("content", ["{", {"status": "completed"}, "9" * 5_000], ids=["text", "object", "integer"])
 def test_a_file_without_a_session_is_a_configuration_error(run: Run, content: Any) -> None:
     """No document is printed, since there is no session that it could be about."""
     result = run(content, "--json")

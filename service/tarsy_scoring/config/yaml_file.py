@@ -24,7 +24,7 @@ def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """
     try:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # a date or an integer that Python cannot hold is a ValueError
         raise ConfigurationError(f"SCORING_CONFIG: cannot read {path}: {error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

@@ -229,7 +229,7 @@ def read_criteria_file(path: Traversable) -> Criteria:
     """
     try:
         loaded = yaml.load(path.read_text(encoding="utf-8"), FAST_LOADER)  # noqa: S506  # it is a safe one
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     try:
         return Criteria.model_validate(loaded)

@@ -8,7 +8,10 @@ missing evidence; content is never guessed.
 import asyncio
 import contextlib
 import errno
+import itertools
 import json
+import os
+import stat
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -71,20 +74,23 @@ class SessionFiles:
         if SESSION_ID_PATTERN.fullmatch(session_id) is None:
             raise SessionNotFound(f"{session_id!r} is not a session id, so there is no file of that name")
         try:
-            real = path.resolve(strict=True)
-            if not real.is_relative_to(self._directory.resolve()):
-                raise SessionNotFound(f"{path} leads out of {self._directory}")
-            found = await asyncio.to_thread(_read, real, self._max_session_bytes)
+            found = await asyncio.to_thread(self._read_inside, path)
         except OSError as error:
+            self._paths()  # a folder that is not mounted says nothing about files
             if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # a name that is too long cannot exist
-                self._paths()  # a folder that is not mounted says nothing about files
                 raise SessionNotFound(f"there is no file {path}") from error
-            raise TimelineUnavailable(f"cannot read {path}: {error.strerror}") from error
+            raise BrokenSessionFile(f"cannot read {path}: {error.strerror}") from error
         except NotASessionFile as error:
             raise BrokenSessionFile(f"{path} is not a session file: {error}") from error
         if found.session_id != session_id:
             raise BrokenSessionFile(f"{path} holds the session {found.session_id}")
         return found
+
+    def _read_inside(self, path: Path) -> Timeline:
+        real = Path(os.path.realpath(path, strict=True))  # for links in a circle `resolve` has no OSError
+        if not real.is_relative_to(self._directory.resolve()):
+            raise SessionNotFound(f"{path} leads out of {self._directory}")
+        return _read(real, self._max_session_bytes)
 
     async def find_session(self, session_id: str) -> FoundSession:
         """See `TimelineSource`."""
@@ -94,23 +100,24 @@ class SessionFiles:
         """
         See `TimelineSource`.
 
-        Files that are too large, hold another session or have no time are left out with a warning.
+        Files that cannot be read, are too large, hold another session or have no time are left out with a
+        warning each, which counts them.
         """
         import structlog  # not at the top: the command that scores one file starts without it
 
-        log = structlog.get_logger()
+        log, left_out = structlog.get_logger(), itertools.count(1)
         for path in await asyncio.to_thread(self._paths):
             try:
                 timeline = await self.fetch_timeline(path.stem)
             except (SessionNotFound, SessionNotTerminal):
                 continue
             except (SessionTooLarge, TimelineUnavailable) as error:
-                log.warning("timeline.file_left_out", reason=str(error))
+                log.warning("timeline.file_left_out", reason=str(error), files=next(left_out))
                 continue
             ended = timeline.completed_at or timeline.created_at
             if ended is None:
                 reason = f"{path} has no time: give it completed_at, or request its score by name"
-                log.warning("timeline.file_left_out", reason=reason)
+                log.warning("timeline.file_left_out", reason=reason, files=next(left_out))
             elif ended >= since:
                 yield _found(timeline)
 
@@ -180,6 +187,8 @@ class NotASessionFile(Exception):
 
 
 def _read(path: Path, max_bytes: int) -> Timeline:
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe in the folder would be read without end
+        raise NotASessionFile("it is not a regular file")
     return _timeline(_load(path, max_bytes))
 
 
@@ -205,9 +214,12 @@ def _parse_tolerantly(content: bytes) -> object:
     """Parse what the fast parser refuses: accept lone surrogates, and report invalid JSON with the line."""
     try:
         return json.loads(content)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        where = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "it is not UTF-8"
-        raise NotASessionFile(f"not JSON ({where})") from error
+    except json.JSONDecodeError as error:
+        raise NotASessionFile(f"not JSON (line {error.lineno})") from error
+    except UnicodeDecodeError as error:
+        raise NotASessionFile("not JSON (it is not UTF-8)") from error
+    except ValueError as error:  # Python converts integers of up to 4,300 digits
+        raise NotASessionFile("an integer has more digits than can be read") from error
     except RecursionError as error:
         raise NotASessionFile("nested too deeply") from error
 

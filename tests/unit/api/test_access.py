@@ -223,6 +223,7 @@ def test_a_caller_is_revoked_with_its_token_or_scope(tokens_file: Path, with_tok
 
 BROKEN = {
     "an-impossible-day": yaml.safe_dump([TOKENS[0] | {"expires": "2026-02-30"}]),
+    "an-impossible-day-of-yaml": "- {expires: 2026-02-30}",
     "no-yaml": "[{",
     "empty": "",
     "no-list": "name: x",

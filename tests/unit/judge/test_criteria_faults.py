@@ -51,7 +51,12 @@ def test_an_unreadable_file_is_a_fault(tmp_path: Path) -> None:
     for name in ("missing.yaml", "."):
         with pytest.raises(ConfigurationError, match="cannot be read: "):
             read_criteria_file(tmp_path / name)
-    for text, reason in ((b"name: \xff\n", "can't decode"), (VALID + "x: [1", "line 14"), ("- 1", "valid dictionary")):
+    for text, reason in (
+        (b"name: \xff\n", "can't decode"),
+        (VALID + "x: [1", "line 14"),
+        ("2026-13-01", "month"),
+        ("- 1", "valid dictionary"),
+    ):
         assert reason in faults_of(tmp_path, text)[0]
 
 

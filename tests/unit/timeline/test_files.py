@@ -67,6 +67,7 @@ async def test_session_that_cannot_be_scored_raises_its_error(tmp_path: Path) ->
         (session(stages="none"), BrokenSessionFile),
         (without_status, BrokenSessionFile),
         ("no JSON", BrokenSessionFile),
+        ("9" * 5_000, BrokenSessionFile),
     ):
         written(tmp_path, content)
         for read in (SessionFiles(tmp_path).fetch_timeline, SessionFiles(tmp_path).find_session):
@@ -118,6 +119,8 @@ NO_SESSIONS = {
     "no alert": (session(alert_data=None), "alert_data is NoneType, expected str"),
     "stages no list": (session(stages={}), "stages is dict"),
     "too deep": ("[" * 100_000, "not JSON|nested"),
+    "long integer": ('{"n": ' + "9" * 5_000 + "}", "digits"),
+    "long negative integer": ('{"n": [-' + "9" * 5_000 + "]}", "digits"),
 }
 
 
@@ -240,8 +243,12 @@ async def test_finished_session_has_chain_status_and_end_of_the_file(tmp_path: P
     assert listed == [FoundSession("one", "kubernetes", "failed", SINCE), FoundSession("two", None, "completed", None)]
 
 
-async def test_files_without_the_session_of_their_name_are_left_out_and_logged(tmp_path: Path) -> None:
+async def test_files_without_the_session_of_their_name_are_left_out_and_counted(tmp_path: Path) -> None:
     written(tmp_path, session(completed_at=THEN))
+    os.mkfifo(tmp_path / "a-pipe.json")
+    (tmp_path / "a-folder.json").mkdir()
+    (tmp_path / "to-itself.json").symlink_to("to-itself.json")
+    written(tmp_path, "9" * 5_000, "long-integer")
     written(tmp_path, session(session_id="other", completed_at=THEN), "misnamed")
     written(tmp_path, "no JSON", "broken")
     (tmp_path / "README.md").write_text("not a session")
@@ -249,7 +256,8 @@ async def test_files_without_the_session_of_their_name_are_left_out_and_logged(t
     with capture_logs() as logs:
         assert await found(tmp_path) == ["one"]
 
-    assert [line["event"] for line in logs] == ["timeline.file_left_out"] * 2
+    assert [(line["event"], line["files"]) for line in logs] == [("timeline.file_left_out", n + 1) for n in range(6)]
+    assert await SessionFiles(tmp_path).recent_agent_models() == frozenset()
 
 
 async def test_folder_that_cannot_be_listed_is_unavailable(tmp_path: Path) -> None:

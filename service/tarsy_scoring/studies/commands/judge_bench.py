@@ -35,7 +35,7 @@ from tarsy_scoring.studies.judge_bench import (
     misranked,
     read_known_outcomes,
 )
-from tarsy_scoring.timeline.files import SessionFiles
+from tarsy_scoring.timeline.files import BrokenSessionFile, SessionFiles
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.sources import open_timeline_source
 
@@ -234,7 +234,7 @@ async def read_bench(
             timelines[one.session_id] = await fetch(one.session_id)
         except SessionNotFound:
             missing.append(one.session_id)
-        except Unscorable as error:
+        except (Unscorable, BrokenSessionFile) as error:
             unreadable[one.session_id] = f"{error.error_kind}: {error}"
     if missing:
         raise ConfigurationError(

@@ -124,11 +124,11 @@ class TokensFile(WatchedFile[list[Token]]):
         where = self._where
         try:
             tokens = _TOKENS.validate_python(yaml.safe_load(content.decode()))
-        except (UnicodeDecodeError, yaml.YAMLError):
-            raise ConfigurationError(f"{where} is neither YAML nor JSON in UTF-8") from None
         except ValidationError as error:
             faults = error.errors(include_input=False, include_url=False, include_context=False)
             raise ConfigurationError(f"{where}: {'; '.join(map(_fault_text, faults[:5]))}") from None
+        except (ValueError, yaml.YAMLError):  # a date such as 2026-13-01 is a ValueError
+            raise ConfigurationError(f"{where} is neither YAML nor JSON in UTF-8") from None
         if len({t.sha256 for t in tokens}) < len(tokens):
             raise ConfigurationError(f"{where}: two entries have the same sha256: keep one")
         for token in tokens:
