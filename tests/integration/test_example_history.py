@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from builders import connected
-from tarsy_scoring.judge.assess import TAMPERING_POINTS
+from tarsy_scoring.judge.doubt import TAMPERING_POINTS
 from tarsy_scoring.timeline.files import parse_session
 from tarsy_scoring.timeline.render.context import build_context
 from tarsy_scoring.timeline.render.fence import new_nonce

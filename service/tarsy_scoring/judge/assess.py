@@ -11,13 +11,12 @@ from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.criteria import Criteria
+from tarsy_scoring.judge.doubt import TAMPERING_POINTS
 from tarsy_scoring.judge.read.failure_tags import find_failure_tags
 from tarsy_scoring.judge.read.grounding import check_citations, is_ungrounded
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Ask, IsFinal, TurnKind, Verdict
 from tarsy_scoring.timeline.render.context import FittedContext
-
-TAMPERING_POINTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ async def assess(
     The first sample is complete before the others start, so that the provider's prompt cache is warm. The
     sample with the (lower) median total counts, with analysis and conversation. If the session
     contains text that tries to influence the judge, one more sample is taken with this text masked. A
-    difference by 10 points or more means that the text had an effect, and the masked sample counts.
+    difference of `TAMPERING_POINTS` or more means that the text had an effect, and the masked sample counts.
 
     Stores nothing itself: `ask` does, and a cancellation leaves the turns that it stored.
 

@@ -14,6 +14,8 @@ from tarsy_scoring.scores.bands import band_of, bands_of
 EDGE_POINTS = 6
 # About the standard deviation for the difference between two judgements, 6.1 times the root of 2.
 APART_POINTS = 8
+# Two of these standard deviations, 17.3: noise alone is further apart once in 20 times.
+TAMPERING_POINTS = 17
 
 
 def needs_second_opinion(verdict: Verdict, bands: Bands) -> bool:

@@ -225,7 +225,9 @@ async def test_without_a_first_reading_there_are_no_samples() -> None:
 
 
 @table
-async def test_a_masked_reading_counts_from_ten_points_on(plain: int, unsteered: int, is_tampered: bool) -> None:
+async def test_a_masked_reading_counts_from_two_standard_deviations_on(
+    plain: int, unsteered: int, is_tampered: bool
+) -> None:
     """
     Such a difference is suspected tampering: the masked reading counts, with its analysis and conversation.
 

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import re2
+
 from tarsy_scoring.timeline.clean.folding import fold, fold_text
 from tarsy_scoring.timeline.clean.patterns import compile_bytes, read_rules
 
@@ -22,16 +24,24 @@ INJECTION_PATTERN = f"(?i:{'|'.join(map(fold_text, read_rules('injections.yaml',
 
 _NEAR = compile_bytes(INJECTION_PATTERN, capture=False)
 _NEAR_BYTES = 250
+_OTHERS = compile_bytes(f"(?i){read_rules('injections.yaml', 'others')}")
+_ABOUT = {
+    name: compile_bytes(f"(?i){'|'.join(map(fold_text, patterns))}", capture=False)
+    for name, patterns in read_rules("injections.yaml", "about").items()
+}
+_ABOUT_BYTES = 120
+_RULES = {None: read_rules("injections.yaml", "patterns"), **read_rules("injections.yaml", "statements")}
 _PATTERNS = [
-    (name, compile_bytes(f"(?i){fold_text(pattern)}", capture=False))
-    for name, patterns in read_rules("injections.yaml", "patterns").items()
+    (name, about, compile_bytes(f"(?i){fold_text(pattern)}", capture=False))
+    for about, rules in _RULES.items()
+    for name, patterns in rules.items()
     for pattern in patterns
 ]
 # Three searches tell that a stretch has none of them, as nearly all have: one search for all has more states than
 # RE2 may store, and takes ten times longer.
 _CHUNKS = [_PATTERNS[first : first + 16] for first in range(0, len(_PATTERNS), 16)]
 _ANY_IN_CHUNK = [
-    compile_bytes("|".join(f"(?:{pattern.pattern})" for _, pattern in chunk), capture=False)
+    compile_bytes("|".join(f"(?:{pattern.pattern})" for *_, pattern in chunk), capture=False)
     for chunk in _CHUNKS
 ]
 _MOST_SPANS = 10_000  # a text with more of them counts as one from the first span on
@@ -62,16 +72,18 @@ def find_injections(data: bytes) -> list[Span]:
     """
     folded = fold(data)
     # A pattern must not match across a marker.
-    text = folded.text.replace(_MARKER, b"\1" * len(_MARKER))
+    text = _OTHERS.sub(_blank, folded.text.replace(_MARKER, b"\1" * len(_MARKER)))
     spans: list[Span] = []
     for start, end in _near(text):
         for anything, chunk in zip(_ANY_IN_CHUNK, _CHUNKS, strict=True):
-            for name, pattern in chunk if anything.search(text, start, end) else ():
+            for name, about, pattern in chunk if anything.search(text, start, end) else ():
                 position = start
                 while (found := pattern.search(text, position, end)) is not None:
                     begin, stop = _without_line_ends(text, *found.span())
-                    spans.append(Span(*folded.source(begin, stop), name))
                     position = stop  # not the end of the match: the line end may begin the next one
+                    if about and not _is_about(about, text, begin, stop):
+                        continue
+                    spans.append(Span(*folded.source(begin, stop), name))
                     if len(spans) > _MOST_SPANS:
                         return [Span(min(span.start for span in spans), len(data), name)]
     return _joined(spans)
@@ -90,6 +102,16 @@ def _near(text: bytes) -> Iterator[tuple[int, int]]:
         position = word.end() + _NEAR_BYTES // 2  # a word until there is near enough
     if end >= 0:
         yield start, min(end, len(text))
+
+
+def _is_about(about: str, text: bytes, start: int, end: int) -> bool:
+    """Whether a statement, or the text around it, names the judge or this judgement, as `injections.yaml` asks."""
+    around = text[max(0, start - _ABOUT_BYTES) : end + _ABOUT_BYTES]
+    return _ABOUT[about].search(around) is not None
+
+
+def _blank(found: "re2._Match") -> bytes:
+    return b"\2" * len(found[0])
 
 
 def _without_line_ends(text: bytes, start: int, end: int) -> tuple[int, int]:
