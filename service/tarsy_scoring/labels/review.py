@@ -45,7 +45,7 @@ SELECT r.score_id, r.day, r.is_random, r.reasons, r.session_id, r.chain_id, r.to
   (SELECT m.alert_type FROM {{schema}}.sessions m WHERE m.session_id = r.session_id) AS alert_type,
   (SELECT count(*) FROM {{schema}}.score_labels l WHERE l.score_id = r.score_id) AS labels
 FROM ranked r
-WHERE (r.is_random OR r.place <= {PICKED_A_DAY} AND r.reasons <> '{{{{}}}}')
+WHERE (r.is_random OR r.place <= {PICKED_A_DAY} AND cardinality(r.reasons) > 0)
 ORDER BY r.day DESC, r.digest
 """
 

@@ -28,7 +28,7 @@ from tarsy_scoring.postgres.transactions import (
     connection_of,
     open_pool,
     own_limits,
-    prepare_session,
+    read_jsonb,
     transaction_of,
 )
 from tarsy_scoring.postgres.url import UrlSource, place_of, url_source
@@ -183,7 +183,7 @@ class Database:
             command_timeout=COMMAND_TIMEOUT_S,
             timeout=CONTACT_S,
             statement_cache_size=self._statement_cache,
-            init=prepare_session,
+            prepare=read_jsonb,
         )
 
     def avoid_scans(self) -> None:

@@ -7,7 +7,7 @@ deadline, and a connection that misses the deadline is closed without waiting fo
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import asyncpg
@@ -37,7 +37,7 @@ SELECT set_config('transaction_timeout', '0', true)
 
 # The server then ends the connection of a node that vanished while it owed the server no answer. The only
 # state that a session keeps: it does no harm to other clients of a pooler.
-_PREPARE = """
+_KEEP_ALIVE = """
 SELECT set_config('tcp_keepalives_idle', '20', false), set_config('tcp_keepalives_interval', '5', false),
   set_config('tcp_keepalives_count', '4', false), set_config('tcp_user_timeout', '40s', false)
 """
@@ -114,30 +114,44 @@ async def connection_of(pool: asyncpg.Pool, begin_s: float) -> AsyncIterator[Poo
         await pool.release(connection, timeout=ROLLBACK_S)
 
 
-async def open_pool(url: UrlSource, **options: Any) -> asyncpg.Pool:
-    """A pool without connections; each new one goes to the URL as it is then."""
+async def as_it_is(_connection: asyncpg.Connection) -> None:
+    """Prepare nothing."""
+
+
+async def open_pool(
+    url: UrlSource, prepare: Callable[[asyncpg.Connection], Awaitable[None]] = as_it_is, **options: Any
+) -> asyncpg.Pool:
+    """
+    A pool without connections; each new one goes to the URL as it is then, and the server keeps it alive.
+
+    Args:
+        prepare: Prepares a new connection further.
+    """
 
     async def connect(_url: str, **connect_options: Any) -> asyncpg.Connection:
         return await asyncpg.connect(url(), **connect_options)
 
+    async def prepare_session(connection: asyncpg.Connection) -> None:
+        try:
+            await prepare(connection)
+            await connection.fetchval(_KEEP_ALIVE)
+        except BaseException:
+            connection.terminate()  # otherwise the pool would wait for the server to close it
+            raise
+
     async def keep_session(_connection: object) -> None:
         """Reset nothing when a connection returns: transactions leave nothing in their session."""
 
-    options |= {"connect": connect, "min_size": 0, "reset": keep_session}
+    options |= {"connect": connect, "min_size": 0, "init": prepare_session, "reset": keep_session}
     pool: asyncpg.Pool = await asyncpg.create_pool(url(), **options)
     return pool
 
 
-async def prepare_session(connection: asyncpg.Connection) -> None:
-    """Prepare a new connection of our own pool."""
-    try:
-        await connection.set_type_codec(
-            "jsonb", schema="pg_catalog", encoder=_encode_jsonb, decoder=_decode_jsonb, format="binary"
-        )
-        await connection.fetchval(_PREPARE)
-    except BaseException:
-        connection.terminate()  # otherwise the pool would wait for the server to close it
-        raise
+async def read_jsonb(connection: asyncpg.Connection) -> None:
+    """Prepare a new connection of our own pool: it reads and writes jsonb as values."""
+    await connection.set_type_codec(
+        "jsonb", schema="pg_catalog", encoder=_encode_jsonb, decoder=_decode_jsonb, format="binary"
+    )
 
 
 # The binary form of jsonb is the version, 1, and the text. It spares a copy of each document.
@@ -158,6 +172,9 @@ async def _begin(
             connection = await pool.acquire()
             has_limit = connection.get_server_version().major >= TRANSACTION_LIMIT_SINCE
             known = [(k, v) for k, v in limits.items() if k != "transaction_timeout" or has_limit]
+            # Without JIT: where scans are avoided, or a table was never analyzed, PostgreSQL before 18 compiles
+            # statements that read one row, for up to 3 s.
+            known.append(("jit", "off"))
             await connection.execute(
                 f"BEGIN {characteristics};" + "".join(f"SET LOCAL {k} = '{v}';" for k, v in known)
             )
