@@ -42,7 +42,8 @@ async def test_dead_letters_that_do_not_fit_into_their_topic_keep_their_bodies(
     found = await dead_letters(topics)
     bodies = {row["body_id"]: row["value"] for row in await scoring.rows("SELECT * FROM dead_letter_bodies")}
     assert sorted(bodies.values()) == large
-    assert [(letter.value, headers["scoring-error"]) for letter, headers in found] == [(b"", "not_json")] * 2
+    letters = [(letter.key, letter.value, headers["scoring-error"]) for letter, headers in found]
+    assert letters == [(b"a-key", b"", "not_json")] * 2, "a reader finds them by key"
     assert {headers["scoring-body-id"] for _, headers in found} == {str(body_id) for body_id in bodies}
 
 

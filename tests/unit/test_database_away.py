@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock
 
 import asyncpg
 import pytest
@@ -13,6 +14,7 @@ from structlog.testing import capture_logs
 
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres import database as database_module
+from tarsy_scoring.postgres import transactions
 from tarsy_scoring.postgres.database import SETTLED_S, TRIES, Connection, Database, DatabaseAway, DatabaseRefuses
 from tarsy_scoring.postgres.failures import Reaction, reaction_to
 from tarsy_scoring.postgres.url import check_url, place_of
@@ -154,6 +156,7 @@ def test_the_state_of_a_server_error_decides(reaction: Reaction, states: str) ->
         (ConnectionRefusedError(), "wait"),
         (TimeoutError(), "wait"),
         (asyncpg.InterfaceError("connection is closed"), "retry"),
+        (asyncpg.InternalClientError("got result for unknown protocol state 3"), "wait"),
         (ValueError(), "raise"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
@@ -211,3 +214,11 @@ async def test_a_setting_that_the_driver_refuses_is_a_configuration_error() -> N
             await database.persist(nothing)
 
     assert str(away_error.value) == "SCORING_DATABASE_URL, db.internal:6432/scores: No such TLS version"
+
+
+async def test_an_end_that_cannot_be_had_closes_the_connection() -> None:
+    """The failure before it is what the caller has to know."""
+    for error in (asyncpg.InternalClientError("unknown protocol state"), TimeoutError()):
+        connection = AsyncMock(terminate=Mock(), execute=AsyncMock(side_effect=error))
+        await transactions._await_end(connection, "ROLLBACK;")
+        connection.terminate.assert_called_once()

@@ -29,6 +29,7 @@ PREFIX = "scoring-"
 # In the order of the fields of `Origin`.
 ORIGIN_HEADERS = tuple(f"scoring-original-{name}" for name in ("topic", "partition", "offset", "timestamp"))
 PUBLISH_TIMEOUT_S = 15.0
+MOST_KEY_BYTES = 255  # of a session id; a longer key is kept with the body alone
 _NAMESPACE = uuid.UUID("b4a1a5b0-4a0f-5c39-8f51-0f6e6d3a6a52")
 
 ADD_BODY = """
@@ -161,7 +162,8 @@ async def write_dead_letter(
         body_id = uuid.uuid5(_NAMESPACE, place)  # a redelivered record gets the same body
         await _store_body(database, body_id, Body(record.key, record.value, kept))
         added.append(("scoring-body-id", str(body_id).encode()))
-        acknowledged = await publisher.publish(topic, [(None, b"", added)], PUBLISH_TIMEOUT_S)
+        key = record.key if len(record.key or b"") <= MOST_KEY_BYTES else None
+        acknowledged = await publisher.publish(topic, [(key, b"", added)], PUBLISH_TIMEOUT_S)
     if not all(acknowledged):
         raise BrokerAway(f"the dead-letter topic {topic} cannot be written")
 

@@ -2,8 +2,8 @@
 Decides gates: pass or fail with a message, from the timeline and from observations of the work directory.
 
 A message contains the operator's own configuration, numbers, and names of stages, agents and tools, but never
-content of a session, a file or an output. The exception is the message of a `script`, which is meant to be
-shown.
+content of a session, a file or an output. Two exceptions are meant to be shown: the message of a `script`, and
+the masked end of a failed command's standard error.
 """
 
 from collections import Counter
@@ -44,12 +44,14 @@ class Observed:
             ignored.
         data: File content or command output; only the beginning where `is_cut`.
         exit_status: The command's exit status; minus the signal's number if a signal ended it.
+        errors: The end of the command's standard error in one line, masked.
     """
 
     problem: str | None = None
     data: bytes = b""
     is_cut: bool = False
     exit_status: int = 0
+    errors: str = ""
 
 
 NOT_LOOKED_AT = Observed("the work directory was not looked at")
@@ -67,8 +69,10 @@ def evaluate_gate(gate: config.Gate, timeline: Timeline, observed: Observed = NO
     else:
         passed, message = _decide(gate, timeline, observed)
     is_of_script = isinstance(gate, config.Script) and observed.problem is None
-    limit = SCRIPT_MESSAGE_CHARACTERS if is_of_script else MESSAGE_CHARACTERS
-    return GateResult(gate.title, gate.type, passed, shown(message, limit))
+    message = shown(message, SCRIPT_MESSAGE_CHARACTERS if is_of_script else MESSAGE_CHARACTERS)
+    if observed.errors and not passed:
+        message += f"; standard error: {observed.errors}"
+    return GateResult(gate.title, gate.type, passed, message)
 
 
 def _decide(gate: config.Gate, timeline: Timeline, observed: Observed) -> Decision:
@@ -162,10 +166,13 @@ def _failure_of(event: Event) -> str | None:
 
 
 def _search(gate: ContainsGate | MatchesGate, what: str, observed: Observed) -> Decision:
+    # The last line of a text may be ended or not, and so may the one in the configuration.
+    texts = (observed.data, observed.data.removesuffix(b"\n").removesuffix(b"\r"), observed.data + b"\n")
     if isinstance(gate, ContainsGate):
-        found, thing = gate.substring.encode() in observed.data, _quoted(gate.substring)
+        found, thing = any(gate.substring.encode() in text for text in texts), _quoted(gate.substring)
     else:
-        found = compile_pattern(gate.pattern).search(observed.data) is not None
+        pattern = compile_pattern(gate.pattern)
+        found = any(pattern.search(text) is not None for text in texts)
         thing = f"a match of {_quoted(gate.pattern)}"
     if observed.is_cut and not found:
         first = f"the first {len(observed.data)} bytes of {what} do not hold {thing}"

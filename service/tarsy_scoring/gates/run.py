@@ -28,6 +28,7 @@ from tarsy_scoring.evaluation.outcome import GateResult
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.gates import sandbox
 from tarsy_scoring.gates.decide import NOT_LOOKED_AT, Observed, evaluate_gate
+from tarsy_scoring.timeline.clean.masking import SHIPPED, Masking, mask_secrets
 from tarsy_scoring.timeline.model import Timeline
 
 T = TypeVar("T")
@@ -38,6 +39,9 @@ THREAD_NAME = "gate"
 # stays until the share is back.
 MOST_THREADS, THREAD_POLL_S = 32, 0.05
 _CHUNK_BYTES = 65_536
+# The end of standard error that is shown, in lines and characters, and the bytes that are masked for it: a key
+# of several lines is recognised by the first.
+_ERROR_LINES, _ERROR_CHARACTERS, _ERROR_BYTES = 3, 200, 16_384
 MAX_MEMORY_BYTES = 2_000_000_000  # address space of each process in a command
 MAX_PROCESSES = 4096  # of the worker's user on the node, above which a command starts no further one
 _MAX_FILE_BYTES = 1_000_000_000  # of a file that a command writes
@@ -49,7 +53,12 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 async def run_gates(
-    gates: Sequence[Gate], timeline: Timeline, settings: GateSettings, *, deadline_s: float = math.inf
+    gates: Sequence[Gate],
+    timeline: Timeline,
+    settings: GateSettings,
+    *,
+    deadline_s: float = math.inf,
+    masking: Masking = SHIPPED,
 ) -> list[GateResult]:
     """
     Decide all gates in the given order; a failed gate does not stop the others.
@@ -68,10 +77,10 @@ async def run_gates(
     for gate in gates:
         if isinstance(gate, CommandGate):
             if gate.command not in outputs:
-                outputs[gate.command] = await _observe(gate, timeline.session_id, settings, ends_at)
+                outputs[gate.command] = await _observe(gate, timeline.session_id, settings, ends_at, masking)
             observed = outputs[gate.command]
         elif isinstance(gate, FileGate):
-            observed = await _observe(gate, timeline.session_id, settings, ends_at)
+            observed = await _observe(gate, timeline.session_id, settings, ends_at, masking)
         else:
             observed = NOT_LOOKED_AT
         results.append(await _decide(gate, timeline, observed, settings.timeout_s))
@@ -91,7 +100,7 @@ async def _decide(gate: Gate, timeline: Timeline, observed: Observed, timeout_s:
 
 
 async def _observe(
-    gate: CommandGate | FileGate, session_id: str, settings: GateSettings, ends_at: float
+    gate: CommandGate | FileGate, session_id: str, settings: GateSettings, ends_at: float, masking: Masking
 ) -> Observed:
     """
     Read the file or run the command; a failure and the end of the time are observations with a problem.
@@ -111,7 +120,7 @@ async def _observe(
         async with asyncio.timeout(left_s):
             root = await _in_thread(find_work_dir, settings.work_dir, session_id)
             if isinstance(gate, CommandGate):
-                return await run_command(gate.command, root, session_id, settings)
+                return await run_command(gate.command, root, session_id, settings, masking)
             keep = None if isinstance(gate, FileExists) else settings.max_output_bytes
             return await _in_thread(look_at, root, gate.path, keep)
     except TimeoutError:
@@ -253,20 +262,21 @@ def _read(directory: int, last: str, name: str, max_bytes: int) -> Observed:
 # --- commands ------------------------------------------------------------------------------------------
 
 
-async def run_command(command: str, root: Path, session_id: str, settings: GateSettings) -> Observed:
+async def run_command(
+    command: str, root: Path, session_id: str, settings: GateSettings, masking: Masking = SHIPPED
+) -> Observed:
     """
     Run a command in a shell in `root` until the shell ends; returns exit status and output until
     then.
 
     The command runs in a sandbox (`sandbox.py`), with an empty input, a temporary folder of its own, and
-    `PATH` as the only variable of our environment; standard error is dropped. The sandbox kills every
-    process of the command when the shell ends, on a cancellation and on a timeout, which arrives as a
-    cancellation.
+    `PATH` as the only variable of our environment. The sandbox kills every process of the command when the
+    shell ends, on a cancellation and on a timeout, which arrives as a cancellation.
 
     Args:
         root: A real path. A link that was swapped in meanwhile is not followed.
         settings: `max_output_bytes` to keep. The rest is read and dropped, so that the command does not
-            block.
+            block; of standard error the end is kept.
 
     Raises:
         OSError, _NotUsable: It could not be started.
@@ -279,13 +289,17 @@ async def run_command(command: str, root: Path, session_id: str, settings: GateS
         os.close(directory)
     try:
         assert process.stdout is not None
-        kept, is_cut = await _read_output(process.stdout, settings.max_output_bytes)
+        assert process.stderr is not None
+        (kept, is_cut), errors = await asyncio.gather(
+            _read_output(process.stdout, settings.max_output_bytes), _read_end(process.stderr)
+        )
         exit_status = await process.wait()
     finally:
         await _stop(process)
     if exit_status == sandbox.NOT_BEGUN:
         raise _NotUsable("the command could not be started")
-    return Observed(data=kept, is_cut=is_cut, exit_status=exit_status)
+    shown_errors = await _in_thread(_last_lines, errors, masking)
+    return Observed(data=kept, is_cut=is_cut, exit_status=exit_status, errors=shown_errors)
 
 
 async def _start(
@@ -310,7 +324,7 @@ async def _start(
         *arguments,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         cwd="/",
         env={
             "PATH": os.environ.get("PATH", os.defpath),
@@ -332,6 +346,20 @@ async def _read_output(pipe: asyncio.StreamReader, max_bytes: int) -> tuple[byte
         kept += chunk[:room]
         is_cut = is_cut or len(chunk) > room
     return bytes(kept), is_cut
+
+
+async def _read_end(pipe: asyncio.StreamReader) -> bytes:
+    kept = b""
+    while chunk := await pipe.read(_CHUNK_BYTES):
+        kept = (kept + chunk)[-_ERROR_BYTES:]
+    return kept
+
+
+def _last_lines(errors: bytes, masking: Masking) -> str:
+    lines = mask_secrets(errors.decode("utf-8", "replace"), masking).strip().splitlines()
+    text = " | ".join(lines[-_ERROR_LINES:])
+    line = shown(text, len(text))
+    return line if len(line) <= _ERROR_CHARACTERS else f"…{line[1 - _ERROR_CHARACTERS :]}"
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -10,7 +10,7 @@ from tarsy_scoring.postgres.url import place_of
 
 # Every error of the driver. For databases whose schema and grants belong to others, where any of them is
 # possible. InternalClientError includes the moment of a fail-over in which no server matches
-# `target_session_attrs`.
+# `target_session_attrs`, and a connection that the server ended between two statements.
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncpg.InternalClientError)
 
 Reaction = Literal["wait", "retry", "raise"]

@@ -12,7 +12,7 @@ from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
 from tarsy_scoring.errors import ConfigurationError, StartRefused
-from tarsy_scoring.postgres.failures import misconfigured, why_away
+from tarsy_scoring.postgres.failures import DRIVER_ERRORS, misconfigured, why_away
 from tarsy_scoring.postgres.revisions import Revision, migrations_dir, revisions, stored_revision
 from tarsy_scoring.postgres.url import place_of
 
@@ -66,7 +66,7 @@ def migrate(
         raise misconfigured(database_url, error) from error
     except (OSError, asyncpg.PostgresConnectionError) as error:
         raise StartRefused(f"cannot migrate the database at {place}: {why_away(error)}") from error
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, CommandError) as error:
+    except (*DRIVER_ERRORS, SQLAlchemyError, CommandError) as error:
         raise StartRefused(f"cannot migrate the database at {place}: {error}") from error
     low, high = sorted((_height(numbers, before), _height(numbers, after)))
     return numbers[low:high]

@@ -14,6 +14,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 from pydantic_core import from_json, to_json
 
+from tarsy_scoring.postgres.failures import DRIVER_ERRORS
 from tarsy_scoring.postgres.url import UrlSource
 
 COMMAND_TIMEOUT_S = 30.0
@@ -196,7 +197,7 @@ async def _await_end(connection: PoolConnectionProxy, statement: str) -> None:
     try:
         async with asyncio.timeout(ROLLBACK_S):
             await connection.execute(statement)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):  # a TimeoutError is an OSError
+    except DRIVER_ERRORS:  # a TimeoutError is an OSError
         _close_now(connection)
     except asyncio.CancelledError:
         _close_now(connection)

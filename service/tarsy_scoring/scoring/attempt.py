@@ -150,8 +150,9 @@ class Scorer:
         if chain.gates:
             await flush(self.store, attempt, "evaluating_gates")
             with self.tracing.step("evaluating_gates"):
+                limit_s, masking = attempt.clock.left_s, masking_of(config.masking_patterns)
                 attempt.gates = await run_gates(
-                    chain.gates, timeline, config.gates, deadline_s=attempt.clock.left_s
+                    chain.gates, timeline, config.gates, deadline_s=limit_s, masking=masking
                 )
         verdict = await self._assess(attempt, timeline, chain, criteria) if chain.judge.enabled else None
         return await self._complete(attempt, verdict, criteria)

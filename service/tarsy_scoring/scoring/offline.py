@@ -64,10 +64,10 @@ async def score_offline(
     try:
         check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
         limit_s, gates = settings.attempt_timeout_s, settings.config.gates
-        found.gates = await run_gates(chain.gates, timeline, gates, deadline_s=limit_s)
+        masking = masking_of(settings.config.masking_patterns)
+        found.gates = await run_gates(chain.gates, timeline, gates, deadline_s=limit_s, masking=masking)
         if with_judge and chain.judge.enabled:
             asking = _recording(clients, AttemptClock(limit_s), turns)
-            masking = masking_of(settings.config.masking_patterns)
             providers = settings.config.providers
             case = Case(timeline, new_nonce(), chain, criteria, providers, asking, masking=masking)
             # There is no later attempt, so every error in an optional turn is final.

@@ -165,6 +165,16 @@ def test_message_names_the_unread_rest_only_if_nothing_was_found() -> None:
     assert decide("file_contains", of_events(), cut, path="r", substring="b").message == "'r' holds 'b'"
 
 
+@pytest.mark.parametrize("text", ["12\nok", "12\nok\n", "12\nok\r\n"], ids=["open", "ended", "ended-as-on-windows"])
+def test_a_final_newline_makes_no_difference(text: str) -> None:
+    """A block of YAML ends with one, most commands print one, and `$` is the end of the text."""
+    for how in ({"substring": "ok"}, {"substring": "2\nok"}, {"pattern": "^12\\nok$"}, {"pattern": r"ok\s*$"}):
+        type_ = "matches" if "pattern" in how else "contains"
+        assert on_output(f"command_output_{type_}", text, **how).passed, how
+        assert decide(f"file_{type_}", of_events(), Observed(data=text.encode()), path="r", **how).passed, how
+    assert on_output("command_output_contains", text.replace("\r", ""), substring="12\nok\n").passed
+
+
 # --- commands ------------------------------------------------------------------------------------------
 
 
