@@ -350,7 +350,8 @@ CREATE TABLE provider_states (
   token_model   text,                              -- whose replies the factor was learned from
   -- The circuit. Failures are stored as the ids of their calls, so that a failure reported twice counts once.
   failed_calls  uuid[] NOT NULL DEFAULT '{}',
-  kind          text CHECK (kind IN ('circuit', 'key', 'quota')),  -- what opened it; null: closed
+  rejected_scores uuid[] NOT NULL DEFAULT '{}',  -- rejected for `reason` since a score was answered
+  kind          text CHECK (kind IN ('circuit', 'key', 'quota', 'rejected')),  -- what opened it; null: closed
   open_until    timestamptz,
   cool_down_s   double precision NOT NULL DEFAULT 0,
   reason        text NOT NULL DEFAULT '',

@@ -18,6 +18,7 @@ The exception tree. Each branch is one reaction, so a caller catches the branch 
     │   ├── KeyRejected
     │   ├── QuotaExhausted
     │   ├── CircuitOpen
+    │   ├── RequestsRejected
     │   ├── BudgetExhausted
     │   └── Paused
     ├── Unscorable              fail the score at once
@@ -36,7 +37,9 @@ answer of the judge or a secret, because messages are stored, logged and publish
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
-WaitingFor = Literal["pause", "circuit", "key", "quota", "budget", "rate_limit", "source", "session", "retry"]
+WaitingFor = Literal[
+    "pause", "circuit", "key", "quota", "rejected", "budget", "rate_limit", "source", "session", "retry"
+]
 
 
 class ScoringError(Exception):
@@ -199,6 +202,13 @@ class CircuitOpen(WaitFor):
     waiting_for = "circuit"
 
 
+class RequestsRejected(WaitFor):
+    """The provider rejects every request, so no rejection is about a request; calls probe it after a cool-down."""
+
+    error_kind = "judge_rejected_request"
+    waiting_for = "rejected"
+
+
 class BudgetExhausted(WaitFor):
     """The budget of this UTC day is spent or reserved; the score waits for released money or the next day."""
 
@@ -323,7 +333,7 @@ class EmptyAnswer(Unscorable):
 
 
 class JudgeRejectedRequest(Unscorable):
-    """The endpoint rejects the request itself (400, 404, 422); retrying cannot help."""
+    """The endpoint rejects this request (400, 404, 422) and answers others; retrying cannot help."""
 
     error_kind = "judge_rejected_request"
 

@@ -18,7 +18,7 @@ from infrastructure import Postgres, fresh_database
 from proxy import DatabaseProxy
 from tarsy_scoring.config.chains import BudgetSettings, ChainSettings, Config, ProviderSettings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import BudgetExhausted, CircuitOpen, Paused, RateLimited, WaitFor
+from tarsy_scoring.errors import BudgetExhausted, CircuitOpen, Paused, RateLimited, RequestsRejected, WaitFor
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Permit, Result, Standing, Standings
 from tarsy_scoring.postgres.database import Database
@@ -316,6 +316,23 @@ async def test_a_circuit_opens_probes_once_and_closes(url: str) -> None:
         assert not any(p.is_probe for p in permits)
         await fleet.fail(4)
         assert await refusal(fleet.one, call_of()) is None, "the count began again"
+
+
+async def test_rejections_are_counted_over_the_fleet_until_a_score_is_answered(url: str) -> None:
+    """Also after a restart; an answered trial shows nothing about scores."""
+    rejected = Result(is_refused=True, is_rejected=True, reason="HTTP 404")
+    async with open_fleet(url, settings_of()) as fleet:
+        for n, result in enumerate([rejected, rejected, Result(), rejected, Result(is_trial=True), rejected]):
+            await fleet.member(n).settle(await fleet.member(n).admit(call_of()), result)
+            await fleet.refresh()
+            assert {m.open_circuits()["main"] for m in fleet.members} == {None}
+    async with open_fleet(url, settings_of()) as restarted:
+        await restarted.refresh()
+        await restarted.fail(1, result=rejected)
+
+        refusals = [await refusal(member, call_of()) for member in restarted.members]
+        assert {type(e) for e in refusals} == {RequestsRejected}
+        assert all(m.standings().others == Standing("rejected") for m in restarted.members)
 
 
 # --- pauses --------------------------------------------------------------------------------------------

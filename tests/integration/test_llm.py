@@ -187,7 +187,7 @@ class Ledger:
     async def settle(self, permit: int, **result: Any) -> None:
         if self._until_settled:
             await self._until_settled()
-        self.settled.append(result)
+        self.settled.append({name: fact for name, fact in result.items() if fact is not False})
 
 
 async def test_a_call_sends_the_conversation_and_reads_the_turn(endpoint: Endpoint, connect: Connect) -> None:
@@ -436,7 +436,7 @@ SETTLED = {
     "billed": (replies({"usage": USAGE}, 504), {"failed": True, "reason": "HTTP 504", **BILLED}),
     "no choice": (replies({"choices": [], "usage": USAGE}), {"failed": True, "reason": "no answer", **BILLED}),
     "breaks off": (breaks_off, {"failed": True, "reason": "no answer"}),
-    "rejected": (fails(400), {"is_refused": True, "reason": "HTTP 400", **NOTHING}),
+    "rejected": (fails(400), {"is_refused": True, "is_rejected": True, "reason": "HTTP 400", **NOTHING}),
 }
 
 

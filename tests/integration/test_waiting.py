@@ -82,7 +82,7 @@ async def test_an_open_circuit_and_a_spent_budget_are_reasons(parts: Parts) -> N
     assert document is not None
     assert document["waiting_for_text"].startswith("the daily budget of chain 'kubernetes' has 0.0500 of 5.0 USD left")
 
-    for kind in ("circuit", "key", "quota"):
+    for kind in ("circuit", "key", "quota", "rejected"):
         await execute(
             parts,
             "INSERT INTO {schema}.provider_states (provider, kind, open_until, cool_down_s) "

@@ -17,6 +17,7 @@ from tarsy_scoring.errors import (
     KeyRejected,
     QuotaExhausted,
     RateLimited,
+    RequestsRejected,
 )
 from tarsy_scoring.limits.budgets import DayBudget, require_affordable
 from tarsy_scoring.limits.fleet import Limits
@@ -179,6 +180,53 @@ def test_of_calls_in_one_transaction_one_probes() -> None:
     assert probe.is_probe
     assert isinstance(other, CircuitOpen)
     assert locked.changed() == [replace(half_open, probe_id=probe.permit_id, probe_until=later(130))]
+
+
+# --- rejected requests ---------------------------------------------------------------------------------
+
+REJECTED = Result(is_refused=True, is_rejected=True, reason="HTTP 404")
+TRIAL_REJECTED = Result(is_refused=True, is_trial=True, opens="rejected", reason="HTTP 404")
+A, B, C, D = (uuid.uuid4() for _ in range(4))
+ANSWER, TRIAL_ANSWER, OTHER = Result(), Result(is_trial=True), replace(REJECTED, reason="HTTP 400")
+OPENED = [(A, REJECTED), (B, REJECTED), (C, REJECTED)]
+REJECTIONS: dict[str, tuple[list[tuple[uuid.UUID, Result]], str | None, float, int]] = {
+    "two scores": (OPENED[:2], None, 0, 2),
+    "three scores": (OPENED, "rejected", 30, 3),
+    "one score three times": ([(A, REJECTED)] * 3, None, 0, 1),
+    "an answer between them": ([*OPENED[:2], (D, ANSWER), (C, REJECTED)], None, 0, 1),
+    "a failure between them": ([*OPENED[:2], (D, FAILED), (C, REJECTED)], None, 0, 1),
+    "an answered trial between them": ([*OPENED[:2], (B, TRIAL_ANSWER), (C, REJECTED)], "rejected", 30, 3),
+    "for another reason": ([*OPENED[:2], (C, OTHER)], None, 0, 1),
+    "a rejected trial": ([(A, REJECTED), (A, TRIAL_REJECTED)], "rejected", 30, 1),
+    "half open: another score": ([*OPENED, (D, REJECTED)], "rejected", 60, 4),
+    "half open: a known score awaits its trial": ([*OPENED, (A, REJECTED)], "rejected", 0, 3),
+    "half open: the trial is rejected": ([*OPENED, (A, REJECTED), (A, TRIAL_REJECTED)], "rejected", 60, 3),
+    "half open: the trial is answered": ([*OPENED, (A, REJECTED), (A, TRIAL_ANSWER)], None, 0, 3),
+    "then the score is rejected": ([*OPENED, (A, REJECTED), (A, TRIAL_ANSWER), (A, REJECTED)], None, 0, 3),
+    "then another one is": ([*OPENED, (A, REJECTED), (A, TRIAL_ANSWER), (D, REJECTED)], "rejected", 30, 4),
+    "half open: a score is answered": ([*OPENED, (D, ANSWER)], None, 0, 0),
+    "a replaced key": ([(A, Result(opens="key")), (B, REJECTED)], "key", 0, 1),
+    "many": ([(uuid.uuid4(), REJECTED) for _ in range(20)], "rejected", 300, 10),
+}
+
+
+@pytest.mark.parametrize(("calls", "kind", "shut_s", "known"), REJECTIONS.values(), ids=REJECTIONS)
+def test_a_rejection_is_about_the_request_only_if_others_are_answered(
+    calls: list[tuple[uuid.UUID, Result]], kind: str | None, shut_s: float, known: int
+) -> None:
+    """A call of an open circuit is made as soon as it is half open."""
+    state, now = WELL, NOW
+    for score, result in calls:
+        call = uuid.uuid4()
+        if state.kind is not None:
+            now += timedelta(seconds=state.shut_for_s(now))
+            state = replace(state, probe_id=call, probe_until=later(1e6))
+        state = state_after(state, call, result, now, score)
+        assert state_after(state, call, result, now, score) == state, "settled twice"
+
+    assert (state.kind, state.shut_for_s(now), len(state.rejected_scores)) == (kind, shut_s, known)
+    assert state.probe_id is None
+    assert isinstance(refusal_of(state, now), RequestsRejected) == (kind == "rejected" and shut_s > 0)
 
 
 # --- without limits ------------------------------------------------------------------------------------

@@ -211,6 +211,7 @@ async def _judge(parts: Parts, health: Health, stopping: asyncio.Event, tracing:
     # As a consumer group that was joined once. A later outage passes, while a source that never answered may
     # be the wrong one: a rollout must not replace working workers then.
     health.add(lambda: watched.unanswered)
+    health.read_circuits = parts.limits.open_circuits
     clients = create_clients(parts.settings, tracing=tracing)
     try:
         scorer = Scorer(

@@ -197,8 +197,8 @@ class Limits:
         charged at the maximum.
 
         Raises:
-            Paused, CircuitOpen, KeyRejected, QuotaExhausted, RateLimited, BudgetExhausted: The call must
-                wait.
+            Paused, CircuitOpen, KeyRejected, QuotaExhausted, RequestsRejected, RateLimited, BudgetExhausted:
+                The call must wait.
             ConfigurationError: A budget is set and the provider has no price.
         """
         if pause := self._pause_of(call.chain_id, call.provider):
@@ -242,11 +242,13 @@ class Limits:
     def _changes_provider_state(self, permit: Permit, result: Result) -> bool:
         """Whether the result changes shared provider state and must be written."""
         state = self._states.get(permit.call.provider) or ProviderState(permit.call.provider)
-        if permit.is_probe or result.failed or result.opens:
+        if permit.is_probe or result.failed or result.opens or result.is_rejected:
             return True
         if result.blocked_s is not None and state.blocked_for_s(self._now()) + MOMENT_S < result.blocked_s:
             return True
-        return not result.is_refused and state.kind is None and bool(state.failed_calls)
+        return (
+            result.answers_score and state.kind is None and bool(state.failed_calls + state.rejected_scores)
+        )
 
     def _corrects_token_count(self, permit: Permit, result: Result) -> bool:
         has_limit = self._providers[permit.call.provider].tokens_per_minute is not None
@@ -296,7 +298,7 @@ class Limits:
                 for permit, result in changing:
                     state = locked.states[permit.call.provider]
                     locked.states[state.provider] = state_after(
-                        state, permit.permit_id, result, state.read_at
+                        state, permit.permit_id, result, state.read_at, permit.call.score_id
                     )
                 await self._tables.save(connection, locked)
             await self._tables.correct(connection, corrected)

@@ -26,7 +26,8 @@ RETURNING p.*, clock_timestamp() AS read_at
 
 SAVE_PROVIDERS = """
 UPDATE {schema}.provider_states p SET
-  failed_calls = v.failed_calls, kind = v.kind, open_until = v.open_until, cool_down_s = v.cool_down_s,
+  failed_calls = v.failed_calls, rejected_scores = v.rejected_scores, kind = v.kind,
+  open_until = v.open_until, cool_down_s = v.cool_down_s,
   reason = v.reason, probe_id = v.probe_id, probe_until = v.probe_until, blocked_until = v.blocked_until
 FROM jsonb_populate_recordset(NULL::{schema}.provider_states, $1::jsonb) v WHERE p.provider = v.provider
 """

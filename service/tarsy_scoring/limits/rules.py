@@ -21,20 +21,23 @@ from tarsy_scoring.errors import (
     KeyRejected,
     QuotaExhausted,
     RateLimited,
+    RequestsRejected,
     WaitFor,
     WaitingFor,
 )
 from tarsy_scoring.limits.budgets import DayBudget, exact_usd, state_of_budget
 
-Kind = Literal["circuit", "key", "quota"]
+Kind = Literal["circuit", "key", "quota", "rejected"]
 
 FAILURES_TO_OPEN = 5
+REJECTED_SCORES_TO_OPEN, REJECTED_SCORES_KEPT = 3, 10
 COOL_DOWN_S, MOST_COOL_DOWN_S = 30.0, 300.0
 PROBE_DUE_S = 30.0  # longest wait for a running probe, which may answer long before the timeout
 WINDOW = timedelta(seconds=60)
 LONGEST_BLOCK_S = 3600.0  # caps a nonsensical Retry-After header
 SHORTEST_DUE_S = 0.05
 NEVER = datetime.fromtimestamp(0, UTC)
+NO_SCORE = UUID(int=0)
 NEW_BUDGET = "the next UTC day has a new budget"
 FREED_DUE_S = 30.0  # wait for running calls, which may cost less than they reserve
 
@@ -76,8 +79,10 @@ class Result:
 
     Args:
         failed: Counts towards opening the circuit: 5xx, timeout, unreachable.
-        is_refused: A 429 or a rejected request. It leaves the failure count unchanged.
-        opens: The key was rejected or the quota is used up: the circuit opens at once.
+        is_refused: A 429 or a refused prompt. It leaves the failure count unchanged.
+        is_rejected: The endpoint rejected the request, for `reason`. Three scores open the circuit.
+        is_trial: The call was a trial, see `JudgeClient.ask`. An answer to it is none to a score.
+        opens: The key or a trial was rejected, or the quota is used up: the circuit opens at once.
         blocked_s: Wait in seconds that the provider asked for.
         tokens: Tokens used; None if unknown, and the estimate stays counted.
         cost_usd: Cost; None if unknown, and the reservation stays charged at the maximum.
@@ -87,13 +92,20 @@ class Result:
 
     failed: bool = False
     is_refused: bool = False
-    opens: Literal["key", "quota"] | None = None
+    is_rejected: bool = False
+    is_trial: bool = False
+    opens: Literal["key", "quota", "rejected"] | None = None
     blocked_s: float | None = None
     tokens: int | None = None
     cost_usd: float | None = None
     reason: str = ""
     estimated_tokens: int | None = None
     read_tokens: int | None = None
+
+    @property
+    def answers_score(self) -> bool:
+        """Whether the call was answered, and was no trial."""
+        return not (self.failed or self.is_refused or self.opens or self.is_trial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +173,11 @@ class Standings:
 
 # --- decisions -----------------------------------------------------------------------------------------
 
-_REFUSALS: dict[Kind, tuple[type[CircuitOpen | KeyRejected | QuotaExhausted], str]] = {
+_REFUSALS: dict[Kind, tuple[type[CircuitOpen | KeyRejected | QuotaExhausted | RequestsRejected], str]] = {
     "circuit": (CircuitOpen, "it failed too often in a row"),
     "key": (KeyRejected, "its key is rejected, check the key of the provider"),
     "quota": (QuotaExhausted, "its quota is used up, pay or raise it at the provider"),
+    "rejected": (RequestsRejected, "it rejects every request, check the account and the provider's settings"),
 }
 
 
@@ -173,6 +186,7 @@ class ProviderState:
     """
     A provider's shared state. The circuit is closed while `kind` is None.
 
+    `rejected_scores` are the last ones whose requests were rejected for `reason`, since a score was answered.
     `token_factor` belongs to the model `token_model`, which may differ from the model configured now. `read_at`
     is when the state was read or locked, by the database's clock.
     """
@@ -182,6 +196,7 @@ class ProviderState:
     token_factor: float = 1.0
     token_model: str | None = None
     failed_calls: tuple[UUID, ...] = ()
+    rejected_scores: tuple[UUID, ...] = ()
     kind: Kind | None = None
     open_until: datetime | None = None
     cool_down_s: float = 0.0
@@ -194,7 +209,7 @@ class ProviderState:
     def of(cls, row: Any) -> "ProviderState":
         """Build it from a row."""
         columns = {name: row[name] for name in cls.__dataclass_fields__}
-        return cls(**columns | {"failed_calls": tuple(columns["failed_calls"])})
+        return cls(**columns | {name: tuple(columns[name]) for name in ("failed_calls", "rejected_scores")})
 
     def shut_for_s(self, now: datetime) -> float:
         """Seconds until the circuit admits a probe; 0 if it is closed or half open."""
@@ -223,7 +238,9 @@ def refusal_of(state: ProviderState, now: datetime) -> WaitFor | None:
     return None
 
 
-def state_after(state: ProviderState, call_id: UUID, result: Result, now: datetime) -> ProviderState:
+def state_after(
+    state: ProviderState, call_id: UUID, result: Result, now: datetime, score_id: UUID = NO_SCORE
+) -> ProviderState:
     """
     Return the provider's state after a call. Applying the same call twice changes nothing more.
 
@@ -235,14 +252,8 @@ def state_after(state: ProviderState, call_id: UUID, result: Result, now: dateti
     if state.kind is not None and not is_probe:
         return state
     if result.is_refused and not result.opens:
-        return replace(state, probe_id=None, probe_until=None)
-    closed = ProviderState(
-        state.provider,
-        state.read_at,
-        state.token_factor,
-        state.token_model,
-        blocked_until=state.blocked_until,
-    )
+        return _refused(state, result, now, score_id)
+    closed = _closed(state, result)
     if not (result.failed or result.opens):
         return closed
     failed = tuple(dict.fromkeys((*state.failed_calls, call_id)))
@@ -252,6 +263,32 @@ def state_after(state: ProviderState, call_id: UUID, result: Result, now: dateti
     if result.opens or len(failed) >= FAILURES_TO_OPEN:
         return _opened(counted, result, now, COOL_DOWN_S)
     return counted
+
+
+def _closed(state: ProviderState, result: Result) -> ProviderState:
+    """The state with a closed circuit. An answer to a trial leaves the rejections counted."""
+    own = (state.provider, state.read_at, state.token_factor, state.token_model)
+    closed = ProviderState(*own, blocked_until=state.blocked_until)
+    if not result.is_trial:
+        return closed
+    return replace(closed, rejected_scores=state.rejected_scores, reason=state.reason)
+
+
+def _refused(state: ProviderState, result: Result, now: datetime, score_id: UUID) -> ProviderState:
+    """
+    The state after a refusal. If the score was not rejected before, it counts: it may open the circuit, and
+    leaves it open. Otherwise the next call may probe, which is the score's trial after a rejection.
+    """
+    state = replace(state, probe_id=None, probe_until=None)
+    known = state.rejected_scores if result.reason == state.reason else ()
+    if not result.is_rejected or score_id in known:
+        return state
+    scores = (*known, score_id)[-REJECTED_SCORES_KEPT:]
+    counted = replace(state, rejected_scores=scores, reason=result.reason)
+    if state.kind == "rejected":
+        return _opened(counted, result, now, min(2 * state.cool_down_s, MOST_COOL_DOWN_S))
+    opens = state.kind is None and len(scores) >= REJECTED_SCORES_TO_OPEN
+    return _opened(counted, result, now, COOL_DOWN_S) if opens else counted
 
 
 def _blocked(state: ProviderState, result: Result, now: datetime) -> ProviderState:
@@ -264,7 +301,8 @@ def _blocked(state: ProviderState, result: Result, now: datetime) -> ProviderSta
 
 def _opened(state: ProviderState, result: Result, now: datetime, cool_down_s: float) -> ProviderState:
     open_until = now + timedelta(seconds=cool_down_s)
-    return replace(state, kind=result.opens or "circuit", open_until=open_until, cool_down_s=cool_down_s)
+    kind = result.opens or ("rejected" if result.is_rejected else "circuit")
+    return replace(state, kind=kind, open_until=open_until, cool_down_s=cool_down_s)
 
 
 @dataclass(slots=True)

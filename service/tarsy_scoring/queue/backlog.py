@@ -50,7 +50,7 @@ FROM ((SELECT created_at FROM {schema}.scoring_events
 """
 
 # A full rate limit is no lasting hold: it ends within a minute, and the chain is at work.
-LASTING_HOLDS = ("pause", "budget", "circuit", "key", "quota")
+LASTING_HOLDS = ("pause", "budget", "circuit", "key", "quota", "rejected")
 # An operator decided on these, so waiting under them is no sign of trouble.
 INTENDED_HOLDS = ("pause", "budget")
 

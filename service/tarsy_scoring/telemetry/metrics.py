@@ -15,9 +15,9 @@ OTHER_CHAINS = "other"
 
 # Label values.
 ASKED_BY = ("people", "automatic", "bulk")  # ordered as `admission.Priority`
-CIRCUIT_KINDS = ("circuit", "key", "quota")
+CIRCUIT_KINDS = ("circuit", "key", "quota", "rejected")
 # Why a chain is held up: `errors.WaitingFor` without the reasons that hold up a single score.
-HOLDS = ("nothing", "pause", "budget", "circuit", "key", "quota", "rate_limit")
+HOLDS = ("nothing", "pause", "budget", "circuit", "key", "quota", "rejected", "rate_limit")
 
 
 @dataclass(frozen=True)

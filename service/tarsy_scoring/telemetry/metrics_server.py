@@ -66,7 +66,8 @@ def metrics_app(registry: CollectorRegistry, health: Health | None = None) -> St
         assert health is not None, "has a route only then"
         missing = await health.missing()
         if missing is None:
-            return JSONResponse({"status": "ready"}, headers=ONCE)
+            notes = {"not_called": health.not_called()} if health.not_called() else {}
+            return JSONResponse({"status": "ready", **notes}, headers=ONCE)
         return JSONResponse({"status": "not ready", "reason": missing}, 503, headers=ONCE)
 
     probes = [] if health is None else [Route("/healthz", healthz), Route("/readyz", readyz)]

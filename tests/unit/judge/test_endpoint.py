@@ -79,7 +79,7 @@ async def test_strictest_form_of_json_that_the_endpoint_accepts_is_used(endpoint
     assert server.asked == ["json_schema", "json_object", "text", "text"]
     assert [outcome.result is None for outcome in outcomes] == [True, True, False, False]
     assert isinstance(outcomes[-1].result, Turn)
-    refused = {"reason": "HTTP 400", "is_refused": True, "tokens": 0, "cost_usd": 0.0}
+    refused = {"reason": "HTTP 400, param response_format", "is_refused": True, "tokens": 0, "cost_usd": 0.0}
     assert outcomes[0].account == refused, "a refused form costs nothing"
 
 

@@ -8,6 +8,7 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import httpx2
@@ -17,7 +18,14 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.config.secrets import WatchedSecret, read_api_key
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import AttemptTimedOut, PromptTooLong, RateLimited, ScoringError
+from tarsy_scoring.errors import (
+    AttemptTimedOut,
+    JudgeRejectedRequest,
+    PromptTooLong,
+    RateLimited,
+    RequestsRejected,
+    ScoringError,
+)
 from tarsy_scoring.judge.ask.endpoint import Endpoint, FittedQuestion
 from tarsy_scoring.judge.ask.errors import LONGEST_WAIT_S, TransientError
 from tarsy_scoring.judge.clock import AttemptClock
@@ -30,6 +38,8 @@ JITTER = 0.2  # our own waits vary up and down, a wait that the provider asked f
 # The reply limit shrinks to the rest of the window, but not below this share of `max_reply_tokens` or these
 # tokens.
 LEAST_REPLY_SHARE, LEAST_REPLY_TOKENS = 1 / 4, 256
+TRIAL = "Reply with the word OK."
+REJECTED_DUE_S = 30.0
 
 _log = structlog.get_logger()
 
@@ -113,13 +123,14 @@ class JudgeClient:
 
         Prompt and reply limit together stay within `context_window_tokens`; the reply limit shrinks where
         necessary. A call that used all of `timeout_s` is not repeated, so that another provider gets a
-        turn. A cancellation closes the connection and frees the slot; the provider may bill what the model
-        wrote until then.
+        turn. After a rejection a trial is called, the same request with hardly any text, and then the
+        request again: a rejection is about the request only if another one is answered. A cancellation
+        closes the connection and frees the slot; the provider may bill what the model wrote until then.
 
         Args:
             clock: The attempt's. Calls and the pauses between them count; waiting for a free slot or a
                 permit does not.
-            permits: Asked for a permit before each single call; settled with the outcome.
+            permits: Asked for a permit before each single call; settled with the outcome. None: no trial.
             token_factor: Real tokens per estimated one, >= 1.
 
         Returns:
@@ -135,6 +146,7 @@ class JudgeClient:
                 no room for a reply.
             ContentFiltered: The provider refused the prompt.
             JudgeRejectedRequest: Any other 3xx or 4xx.
+            RequestsRejected: The trial is rejected as well.
             WaitFor: Raised by `permits`. A short pause is slept through instead.
         """
         fitted = self._fit(question, token_factor)
@@ -191,19 +203,37 @@ class JudgeClient:
         # The permit is taken last: no reservation must be held while the call waits for a free slot.
         await clock.untimed(self._calls.acquire())
         try:
-            while True:
-                request = self.endpoint.prepare(fitted)
-                permit = await clock.untimed(self._admit(permits, fitted)) if permits else None
-                ends_at = asyncio.get_running_loop().time() + clock.left_s
-                outcome = await self.endpoint.call(fitted, request, ends_at)
-                if permits and outcome.account is not None:
-                    await clock.untimed(permits.settle(permit, **outcome.account))
-                if isinstance(outcome.result, Turn):
-                    return outcome.result
-                if outcome.result is not None:  # what was refused, a parameter or a key, is not sent again
-                    raise outcome.result
+            try:
+                return await self._call_once(fitted, permits, clock)
+            except JudgeRejectedRequest:
+                if permits is None:
+                    raise
+            try:
+                await self._call_once(_trial_of(fitted), permits, clock, is_trial=True)
+            except JudgeRejectedRequest as error:
+                raise RequestsRejected(f"{error}; it rejects a trial as well", REJECTED_DUE_S) from error
+            return await self._call_once(fitted, permits, clock)  # the endpoint may have recovered in between
         finally:
             self._calls.release()
+
+    async def _call_once(
+        self, fitted: FittedQuestion, permits: Permits | None, clock: AttemptClock, *, is_trial: bool = False
+    ) -> Turn:
+        """Call until the endpoint neither refuses a parameter, which is not sent again, nor an old key."""
+        while True:
+            request = self.endpoint.prepare(fitted)
+            permit = await clock.untimed(self._admit(permits, fitted)) if permits else None
+            ends_at = asyncio.get_running_loop().time() + clock.left_s
+            outcome = await self.endpoint.call(fitted, request, ends_at)
+            is_rejected = isinstance(outcome.result, JudgeRejectedRequest)
+            if permits and outcome.account is not None:
+                found = {"opens": "rejected"} if is_rejected and is_trial else {"is_rejected": is_rejected}
+                settled = {**outcome.account, **found, "is_trial": is_trial}
+                await clock.untimed(permits.settle(permit, **settled))
+            if isinstance(outcome.result, Turn):
+                return outcome.result
+            if outcome.result is not None:
+                raise outcome.result
 
     async def _admit(self, permits: Permits, fitted: FittedQuestion) -> Any:
         """Obtain a permit; a pause that ends soon enough is slept through."""
@@ -229,6 +259,15 @@ class JudgeClient:
             wait_s=round(state.upcoming_sleep, 3),
             reason=str(error),
         )
+
+
+def _trial_of(fitted: FittedQuestion) -> FittedQuestion:
+    """The same request with hardly any text."""
+    question = fitted.question
+    messages = [replace(message, content=TRIAL) for message in question.messages]
+    tokens = sum(estimate_tokens(message.content) for message in messages)
+    question = replace(question, messages=messages, reply_format=None)
+    return replace(fitted, question=question, estimated=tokens, tokens=tokens)
 
 
 def create_clients(

@@ -57,15 +57,8 @@ REFUSED: tuple[tuple[Refusable, re.Pattern[str]], ...] = (
 # message: the rest may quote the session, and a used-up quota stops all calls to the provider.
 _BEGINS = r"(?:^|\"message\\*\": ?\\*\")"
 MEANINGS: tuple[tuple[Literal["quota", "filtered", "key"], re.Pattern[str]], ...] = (
-    (
-        "quota",
-        re.compile(
-            _BEGINS
-            + r"(?:Your credit balance is too low|Insufficient Balance|(?:Your )?Account [^.]{1,120} is suspended"
-            r"|Access denied, please make sure your account is in good standing)",
-            _I,
-        ),
-    ),
+    ("quota", re.compile(_BEGINS + r"(?:Your credit balance is too low|Insufficient Balance)", _I)),
+    ("quota", re.compile(_BEGINS + r"(?:Your )?Account [^.]{1,120} is suspended", _I)),
     ("filtered", re.compile(_BEGINS + r"Content Exists Risk", _I)),
     ("key", re.compile(_BEGINS + r"(?:API key not (?:valid|found)|Incorrect(?: |%20)API(?: |%20)key)", _I)),
 )

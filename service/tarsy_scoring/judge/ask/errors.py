@@ -61,7 +61,6 @@ _NO_QUOTA = frozenset(
         "billing_not_active",
         "budget_exceeded",
         "exceeded_current_quota_error",
-        "insufficient_balance_error",
         "Arrearage",
         "1113",
     }
@@ -165,6 +164,7 @@ class ErrorReply:
                 failure = JudgeUnavailable(f"{said} and no chat completion")
                 return _failed(account), TransientError(failure, self.wait_s)
             case "rejected":
+                account["reason"] = self.describe(key)  # rejections are equal if their identifiers are
                 return account, JudgeRejectedRequest(f"{said}: {self._advice()}")
 
     @property
