@@ -1,8 +1,5 @@
 """Events of open and aborted transactions: on the input topics, and where a topic is read outside of a group."""
 
-import asyncio
-from typing import Any
-
 import pytest
 from aiokafka import AIOKafkaProducer
 from structlog.testing import capture_logs
@@ -30,25 +27,17 @@ async def begin(topics: Topics, topic: str, name: str) -> AIOKafkaProducer:
     return producer
 
 
-async def read(topics: Topics, topic: str) -> list[bytes | None]:
-    return [record.value async for record in read_topic(load_settings(topics.env), topic)]
+async def read(topics: Topics, topic: str) -> set[bytes | None]:
+    return {record.value async for record in read_topic(load_settings(topics.env), topic)}
 
 
-async def follow(topics: Topics, topic: str, number: int) -> list[bytes | None]:
-    """The first values that a tail gives; one more second, so that further ones show."""
+async def follow(topics: Topics, topic: str) -> set[bytes | None]:
+    """The values that a tail gives within some seconds."""
     tail = Tail(connection_options(load_settings(topics.env)), topic)
     await tail.start()
-    found = []
-    while len(found) < number:
-        found += await tail.take(1)
-    found += await tail.take(1)
+    found = [record.value for _ in range(4) for record in await tail.take(1)]
     await tail.stop()
-    return [record.value for record in found]
-
-
-def named(lines: list[Any]) -> set[tuple[str, int]]:
-    """Topic and offset of the open transactions in the log."""
-    return {(line["topic"], line["offset"]) for line in lines if line["event"] == "kafka.transaction_open"}
+    return set(found)
 
 
 async def test_only_events_of_committed_transactions_are_read(
@@ -59,31 +48,32 @@ async def test_only_events_of_committed_transactions_are_read(
         pytest.skip("Tansu has no transactions")
     monkeypatch.setattr(reading, "SILENCE_S", 5.0)
     monkeypatch.setattr(consuming, "OPEN_S", 0.0)
-    metrics, opened, stored = Metrics(), [], ["beside"]
-    inputs = [topics.session_completed, topics.rescore_requested]
-    for n, topic in enumerate(inputs):
-        kept, aborted = await begin(topics, topic, f"kept-{n}"), await begin(topics, topic, f"aborted-{n}")
-        await kept.commit_transaction()
-        await aborted.abort_transaction()
-        opened.append(await begin(topics, topic, f"open-{n}"))
-        stored.append(f"kept-{n}")
-        await asyncio.gather(kept.stop(), aborted.stop())
+    metrics, inputs, producers = Metrics(), (topics.session_completed, topics.rescore_requested), []
+    for topic in inputs:
+        producers += [await begin(topics, topic, f"{name}-{topic}") for name in ("kept", "aborted")]
+        await producers[-2].commit_transaction()
+        await producers[-1].abort_transaction()
+        producers.append(await begin(topics, topic, f"open-{topic}"))
     await send_events(topics, 0, ["behind"])
     await send_events(topics, 1, ["beside"])
+    before, stored = {event(f"kept-{inputs[0]}"), event("beside")}, ["beside", *(f"kept-{topic}" for topic in inputs)]
 
     with capture_logs() as lines:
+
+        def named() -> bool:
+            opened = {(e["topic"], e["offset"]) for e in lines if e["event"] == "kafka.transaction_open"}
+            return opened == {(topic, 4) for topic in inputs}
+
         async with running_intake(topics, scoring, metrics):
             await wait_for_stored(scoring, stored)
             await wait_until(lambda: metrics.registry.get_sample_value(LAG) == 3, PATIENCE_S, "three events wait")
-            await wait_until(lambda: {t for t, _ in named(lines)} == {*inputs}, PATIENCE_S, "both topics are named")
-            before = [event("kept-0"), event("beside")]
-            assert sorted(await read(topics, inputs[0])) == sorted(await follow(topics, inputs[0], 2)) == sorted(before)
-            await opened[0].commit_transaction()
-            await opened[1].abort_transaction()
-            await wait_for_stored(scoring, [*stored, "open-0", "behind"])
+            await wait_until(named, PATIENCE_S, "both transactions are named")
+            assert await read(topics, inputs[0]) == await follow(topics, inputs[0]) == before
+            await producers[2].commit_transaction()
+            await producers[5].abort_transaction()
+            await wait_for_stored(scoring, [*stored, f"open-{inputs[0]}", "behind"])
             await wait_until(lambda: metrics.registry.get_sample_value(LAG) == 0, PATIENCE_S, "no event waits")
-
-    assert named(lines) == {(topic, 4) for topic in inputs}
-    assert sorted(await read(topics, inputs[0])) == sorted([*before, event("open-0"), event("behind")])
-    assert await read(topics, inputs[1]) == [event("kept-1")], "the last record was aborted"
-    await asyncio.gather(*(producer.stop() for producer in opened))
+    assert await read(topics, inputs[0]) == {*before, event(f"open-{inputs[0]}"), event("behind")}
+    assert await read(topics, inputs[1]) == {event(f"kept-{inputs[1]}")}, "the last record was aborted"
+    for producer in producers:
+        await producer.stop()

@@ -288,18 +288,16 @@ async def run_command(
     finally:
         os.close(directory)
     try:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        (kept, is_cut), errors = await asyncio.gather(
-            _read_output(process.stdout, settings.max_output_bytes), _read_end(process.stderr)
-        )
+        assert process.stdout
+        assert process.stderr
+        output = _read_output(process.stdout, settings.max_output_bytes)
+        (kept, is_cut), errors = await asyncio.gather(output, _read_end(process.stderr))
         exit_status = await process.wait()
     finally:
         await _stop(process)
     if exit_status == sandbox.NOT_BEGUN:
         raise _NotUsable("the command could not be started")
-    shown_errors = await _in_thread(_last_lines, errors, masking)
-    return Observed(data=kept, is_cut=is_cut, exit_status=exit_status, errors=shown_errors)
+    return Observed(None, kept, is_cut, exit_status, await _in_thread(_last_lines, errors, masking))
 
 
 async def _start(

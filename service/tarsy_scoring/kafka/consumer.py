@@ -22,7 +22,7 @@ from aiokafka.errors import KafkaError
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka.connect import BrokerAway, Headers, check_brokers, end_client, start_client, wait_out
-from tarsy_scoring.kafka.partitions import ISOLATION, PartitionReader, Unreadable, known_position, stable_end
+from tarsy_scoring.kafka.partitions import READING, PartitionReader, Unreadable, known_position, stable_end
 from tarsy_scoring.kafka.security import connection_options
 
 log = structlog.get_logger()
@@ -125,9 +125,8 @@ class Consumer:
             consumer = AIOKafkaConsumer(
                 *self._topics,
                 **self._options,
+                **READING,
                 group_id=self._group,
-                enable_auto_commit=False,
-                isolation_level=ISOLATION,
                 auto_offset_reset=self._begin,
                 session_timeout_ms=timeout_ms,
                 heartbeat_interval_ms=max(200, min(3000, timeout_ms // 5)),
@@ -256,17 +255,13 @@ class Consumer:
     def _log_open_transactions(self, consumer: AIOKafkaConsumer, now_s: float) -> None:
         if now_s < self._look_at_s:
             return
-        ends = {p: (stable_end(consumer, p), consumer.highwater(p)) for p in self._partitions()}
-        held = {p: stable for p, (stable, end) in ends.items() if stable != end}
+        ends = {p: stable_end(consumer, p) for p in self._partitions()}
+        held = {p: end for p, end in ends.items() if end != consumer.highwater(p)}
         for partition, offset in held.items() & self._held.items():
-            log.warning(
-                "kafka.transaction_open",
-                topic=partition.topic,
-                partition=partition.partition,
-                offset=offset,
-                effect="the records behind it wait for its end; other partitions go on",
-                advice="`kafka-transactions.sh find-hanging` names its producer, and `abort` ends it",
+            effect = (
+                "records behind it wait for its end; `kafka-transactions.sh find-hanging` names its producer"
             )
+            log.warning("kafka.transaction_open", **partition._asdict(), offset=offset, effect=effect)
         self._held, self._look_at_s = held, now_s + OPEN_S
 
     def _partitions(self) -> set[TopicPartition]:

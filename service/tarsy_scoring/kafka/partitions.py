@@ -21,9 +21,9 @@ from aiokafka.errors import (
     UnsupportedCodecError,
 )
 
-# Events of aborted and open transactions never happened. The brokers pass aborted ones over, and answer with
-# nothing beyond the last stable offset, at which the oldest open transaction began.
-ISOLATION = "read_committed"
+# Options of every reader. Events of aborted and open transactions never happened: the brokers pass aborted ones
+# over, and answer with nothing beyond the last stable offset, at which the oldest open transaction began.
+READING = {"enable_auto_commit": False, "isolation_level": "read_committed"}
 POLL_S = 0.02  # an idle sweep over 12 partitions costs 50 us of CPU
 # Errors about one batch or partition. The library raises each once and goes on; a new client would meet it
 # again, and rebalance the group on the way.

@@ -18,7 +18,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka.connect import BrokerAway, connected, end_client, start_client, wait_out
 from tarsy_scoring.kafka.consumer import Record
-from tarsy_scoring.kafka.partitions import ISOLATION, is_about_batch, known_position, stable_end
+from tarsy_scoring.kafka.partitions import READING, is_about_batch, known_position, stable_end
 from tarsy_scoring.kafka.security import connection_options
 
 log = structlog.get_logger()
@@ -152,15 +152,7 @@ async def _read_partition(
 def _reader(
     options: Mapping[str, Any], *topics: str, begin: Literal["earliest", "latest"] = "earliest", **more: Any
 ) -> AIOKafkaConsumer:
-    return AIOKafkaConsumer(
-        *topics,
-        **options,
-        group_id=None,
-        enable_auto_commit=False,
-        isolation_level=ISOLATION,
-        auto_offset_reset=begin,
-        **more,
-    )
+    return AIOKafkaConsumer(*topics, **options, **READING, group_id=None, auto_offset_reset=begin, **more)
 
 
 # --- following -----------------------------------------------------------------------------------------

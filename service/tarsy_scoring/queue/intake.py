@@ -73,11 +73,14 @@ class Intake:
         self._capacity = capacity
         self._metrics = metrics
         self._clock = clock
-        self._topics = (settings.topic_session_completed, settings.topic_rescore_requested)
-        self._consumer = Consumer(settings, self._topics)
+        self._sources = {
+            settings.topic_session_completed: SOURCE_COMPLETED,
+            settings.topic_rescore_requested: SOURCE_RESCORE,
+        }
+        self._consumer = Consumer(settings, tuple(self._sources))
         self._publisher = Publisher(settings)
         share, streak = settings.dead_letter_max_share, settings.dead_letter_max_streak
-        self._limits = {topic: DeadLetterLimit(share, streak) for topic in self._topics}
+        self._limits = {topic: DeadLetterLimit(share, streak) for topic in self._sources}
         self._stopped: set[str] = set()  # topics with too many invalid messages
         self.has_joined = False
 
@@ -101,7 +104,7 @@ class Intake:
                         if self._consumer.is_served or self._capacity.is_paused:
                             self._metrics.intake_last_pass.set(self._clock())
                         self._metrics.consumer_lag.set(await self._consumer.lag())
-                        for topic in self._topics:
+                        for topic in self._sources:
                             for reason, count in self._consumer.count_stopped(topic).items():
                                 self._metrics.intake_stopped.labels(topic, reason).set(count)
                         continue
@@ -154,7 +157,7 @@ class Intake:
         invalid: dict[int, InvalidMessage] = {}
         for place, record in enumerate(records):
             if record.value is None:  # a tombstone, which says that a key is gone, and asks for nothing
-                self._metrics.requests.labels(self._source(record), "tombstone").inc()
+                self._metrics.requests.labels(self._sources[record.topic], "tombstone").inc()
                 continue
             try:
                 requests[place] = self.decode(record, replayed_from=origins.get(place))
@@ -199,10 +202,6 @@ class Intake:
         sent_at = moment(record.timestamp_ms / 1000)
         return limit_s is not None and sent_at is not None and self._clock() - sent_at.timestamp() > limit_s
 
-    def _source(self, record: Record) -> str:
-        is_completed = record.topic == self._settings.topic_session_completed
-        return SOURCE_COMPLETED if is_completed else SOURCE_RESCORE
-
     def decode(self, record: Record, *, replayed_from: Origin | None = None) -> Request:
         """
         Decode the request in a record.
@@ -214,7 +213,7 @@ class Intake:
             InvalidMessage: The record holds no valid request.
         """
         origin = replayed_from or dead_letters.position_of(record)
-        if self._source(record) == SOURCE_COMPLETED:
+        if self._sources[record.topic] == SOURCE_COMPLETED:
             event = decode_session_completed(record.value)
             return Request(
                 request_id=_request_id("session.completed", event, origin, record.value),
