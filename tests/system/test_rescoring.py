@@ -119,9 +119,11 @@ async def test_backfill_requests_sessions_without_a_score(service: Service) -> N
         "elsewhere": {"completed_at": "2026-01-08T00:00:00Z", "chain_id": "billing"},
     }.items():
         service.add_session(session, **changes)
+    (service.sessions / "long-integer.json").write_text("9" * 5_000)
+    (service.sessions / "circle.json").symlink_to("circle.json")
 
     shown = await service.run("backfill", "--since", "2026-01-01")
-    assert shown.status == 0
+    assert (shown.status, shown.stderr.count("timeline.file_left_out")) == (0, 2)
     first, tokens, cost, hint = shown.stdout.splitlines()
     assert first == "3 sessions would be scored: 1 of billing, 2 of kubernetes"
     assert tokens.endswith("as chains use on average (1 session unknown and not counted)")

@@ -1,14 +1,12 @@
 """Topic functions close their connections however they end, and wait for brokers where that can help."""
 
-import asyncio
 import contextlib
-from collections.abc import Callable
+from itertools import chain, repeat
 from types import SimpleNamespace
-from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, create_autospec
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import StartRefused
@@ -16,67 +14,26 @@ from tarsy_scoring.kafka import connect, topics
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.topics import ensure_topics, read_topic
 
-Answer = Callable[[], Any]
-
-
-class Reader:
-    """A consumer of a topic with one partition and three records; counts how often it is stopped."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.stopped = 0
-        self.at = 0
-
-    async def start(self) -> None:
-        """Connects at once."""
-
-    async def stop(self) -> None:
-        self.stopped += 1
-
-    def partitions_for_topic(self, _: str) -> set[int]:
-        return {0}
-
-    def assignment(self) -> set[TopicPartition]:
-        return {TopicPartition("t", 0)}
-
-    async def end_offsets(self, partitions: list[Any]) -> dict[Any, int]:
-        return dict.fromkeys(partitions, 3)
-
-    async def position(self, _: Any) -> int:
-        return self.at
-
-    def highwater(self, _: Any) -> int:
-        return 3
-
-    last_stable_offset = highwater
-
-    async def getmany(self, place: Any, **_: Any) -> dict[Any, list[Any]]:
-        offset, self.at = self.at, self.at + 1
-        return {
-            place: [
-                SimpleNamespace(topic="t", partition=0, offset=offset, timestamp=0, key=None, value=None, headers=())
-            ]
-        }
+PARTITION = TopicPartition("t", 0)
 
 
 async def test_brokers_that_go_away_in_the_middle_of_a_topic_end_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-
-    class Silent(Reader):
-        async def getmany(self, place: Any, **how: Any) -> dict[Any, list[Any]]:
-            await asyncio.sleep(0)
-            return await super().getmany(place, **how) if self.at == 0 else {}
-
-    reader = Silent()
+    """The topic has one partition with three records, of which the first arrives."""
+    first = SimpleNamespace(topic="t", partition=0, offset=0, timestamp=0, key=None, value=None, headers=())
+    reader = create_autospec(AIOKafkaConsumer, instance=True)
+    reader.partitions_for_topic.return_value = {0}
+    reader.end_offsets.return_value = {PARTITION: 3}
+    reader.highwater.return_value = reader.last_stable_offset.return_value = 3
+    reader.position.return_value = 1
+    reader.getmany.side_effect = chain([{PARTITION: [first]}], repeat({}))
     monkeypatch.setattr(topics, "AIOKafkaConsumer", lambda *_, **__: reader)
-    monkeypatch.setattr(topics, "SILENCE_S", 0.0, raising=False)
-    read = []
+    monkeypatch.setattr(topics, "SILENCE_S", 0.0)
 
-    async def read_all() -> None:
-        async for record in read_topic(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), "t"):
-            read.append(record.offset)
-
+    records = read_topic(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), "t")
+    assert (await anext(records)).offset == 0
     with pytest.raises(BrokerAway, match="cannot read topic t"):
-        await asyncio.wait_for(read_all(), 30)
-    assert (read, reader.stopped) == ([0], 1)
+        await anext(records)
+    reader.stop.assert_awaited_once()
 
 
 FENCED = "Unable to replicate the partition 1 time(s): All brokers are currently fenced."
