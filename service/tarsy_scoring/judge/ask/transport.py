@@ -21,12 +21,13 @@ CONNECT_TIMEOUT_S = 10.0
 REPLY_BYTES_PER_TOKEN = 16
 REPLY_BYTES_MORE = 1024 * 1024
 KEEPALIVE_S = 4.0  # many endpoints run on uvicorn, which closes idle connections after 5 s
-# A judge may think for minutes, in which proxies and firewalls drop connections that look idle.
+# A judge may think for minutes, in which proxies and firewalls drop connections that look idle, some after a minute.
 KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
 if sys.platform == "linux":
     KEEP_ALIVE += [
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 60),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
     ]
 
 
