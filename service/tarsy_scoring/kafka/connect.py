@@ -9,23 +9,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
 from typing import Any
 
-import aiokafka.client
 import structlog
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
-from aiokafka.protocol.metadata import MetadataRequest
 
 from tarsy_scoring.errors import ScoringError
 
 log = structlog.get_logger()
-
-# The library lets brokers create a topic that it asks for, with one partition, and has no option against it:
-# a reader that starts before intake would, and so would one that still runs when the topic is deleted.
-aiokafka.client.MetadataRequest = partial(MetadataRequest, allow_auto_topic_creation=False)
 
 Headers = Sequence[tuple[str, bytes]]
 

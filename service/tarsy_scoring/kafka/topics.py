@@ -86,8 +86,8 @@ async def _ensure(
 
 async def has_topic(options: Mapping[str, Any], topic: str) -> bool:
     """
-    Whether the topic exists and is visible to us. Lists all topics: brokers may create one that is asked for
-    by name.
+    Whether the topic exists and is visible to us. Each reader asks this first, by a list of all topics: brokers
+    create one that is asked for by name, with one partition.
 
     Args:
         options: The result of `connection_options`.
@@ -111,10 +111,10 @@ async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
     # "earliest" instead of a seek: a seek races with the client's own reset to "latest", and if it loses, the
     # partition reads as empty.
     options = connection_options(settings)
+    if not await has_topic(options, topic):
+        raise StartRefused(f"there is no topic {topic}")
     async with connected(_reader(options, topic), options, f"read topic {topic}") as reader:
         partitions = [TopicPartition(topic, p) for p in sorted(reader.partitions_for_topic(topic) or ())]
-        if not partitions:
-            raise StartRefused(f"there is no topic {topic}")
         ends = await reader.end_offsets(partitions)
         for partition in (p for p in partitions if ends[p] > 0):
             async for record in _read_partition(reader, partition, ends[partition]):
@@ -180,6 +180,8 @@ class Tail:
 
     async def start(self) -> None:
         """Raises: BrokerAway: The brokers cannot be reached, refuse us, or have no such topic."""
+        if not await has_topic(self._options, self._topic):
+            raise BrokerAway(f"cannot follow the topic {self._topic}: it does not exist")
         try:
             await start_client(self._reader, self._options)
         except KafkaError as error:

@@ -27,6 +27,7 @@ async def test_brokers_that_go_away_in_the_middle_of_a_topic_end_the_reading(mon
     reader.position.return_value = 1
     reader.getmany.side_effect = chain([{PARTITION: [first]}], repeat({}))
     monkeypatch.setattr(topics, "AIOKafkaConsumer", lambda *_, **__: reader)
+    monkeypatch.setattr(topics, "has_topic", AsyncMock(return_value=True))
     monkeypatch.setattr(topics, "SILENCE_S", 0.0)
 
     records = read_topic(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), "t")
