@@ -32,6 +32,7 @@ from tarsy_scoring.timeline.clean.masking import (
     defuse_markers,
 )
 from tarsy_scoring.timeline.clean.patterns import compile_bytes
+from tarsy_scoring.timeline.clean.pictures import replace_pictures
 from tarsy_scoring.timeline.text import INVISIBLE, encode, utf8_pattern
 
 MODEL_REMOVED = "[model]"
@@ -152,8 +153,8 @@ class Sanitizer:
     """
     Turns untrusted text into text that may stand inside a fence.
 
-    Steps, in an order in which none hides anything from a later one: remove control and invisible characters,
-    defuse imitated markers, mask secrets, defuse imitated entry ids and fences, replace the nonce and the
+    Steps, in an order in which none hides anything from a later one: replace pictures, remove control and invisible
+    characters, defuse imitated markers, mask secrets, defuse imitated entry ids and fences, replace the nonce and the
     judged agents' model names, find injections.
 
     Args:
@@ -200,7 +201,7 @@ class Sanitizer:
         Source: 1,510 of the 8,639 texts of 91 recorded sessions may need a change, so all texts are searched at
         once: for a typical session that takes 0.6 ms instead of 1.5 ms.
         """
-        encoded = [encode(text) for _, text in texts]
+        encoded = [replace_pictures(encode(text)) for _, text in texts]
         found = self._suspicious(encoded)
         return [
             self._changed(entry, encoded[number], found[number])

@@ -17,7 +17,7 @@ from tarsy_scoring.timeline.render.parts import Rank, RenderedPart
 from tarsy_scoring.timeline.render.rendering import Rendering
 from tarsy_scoring.timeline.text import encode
 
-CONTEXT_POLICY = "4"
+CONTEXT_POLICY = "5"
 """Part of the judge's fingerprint: raise it when the same session would give another text."""
 
 # Hundredths of a token per byte. Byte-pair vocabularies like those in GPT-4, Llama 3 and Claude keep an
