@@ -18,6 +18,8 @@ Consistency: 17/25
 Tool Relevance: 14/25
 Synthesis Quality: 16/25
 
+Outcome: correct
+
 62"""
 MISSING_TOOLS = "1. **read-file**: it would have shown the configuration itself."
 

@@ -91,7 +91,7 @@ async def test_a_hostile_session_leaks_and_runs_nothing(target: Target, worker: 
     service, secrets = target.service, Secrets()
     (service.sessions / f"{HOSTILE}.json").write_text(json.dumps(hostile_session(secrets)), encoding="utf-8")
     missing = "\n".join(f"{number}. **{payload}**: {payload}" for number, payload in enumerate(PAYLOADS, 1))
-    analysis = f"It is weak (E1, E3).\n\n{HTML}\n\n31"
+    analysis = f"It is weak (E1, E3).\n\n{HTML}\n\nOutcome: wrong\n\n31"
     service.judge.script(Fault(kind="reply", match=HOSTILE, turn="analysis", content=analysis))
     service.judge.script(Fault(kind="reply", match=HOSTILE, turn="missing_tools", content=missing))
     await service.announce(HOSTILE, chain_id="public", alert_type=PAYLOADS[0], labels={"a": HTML[:200]})

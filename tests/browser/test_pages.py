@@ -89,7 +89,9 @@ async def test_without_javascript_everything_but_live_works(installation: Instal
 
 async def test_a_citation_leads_to_its_entry_in_the_timeline(installation: Installation, visit: Visits) -> None:
     """The entry is in view and marked with the sentence; the form filters, all without JavaScript."""
-    reply = Fault(kind="reply", match="cited-1", turn="analysis", content="It read the logs (E4).\n\n67")
+    reply = Fault(
+        kind="reply", match="cited-1", turn="analysis", content="It read the logs (E4).\n\nOutcome: correct\n67"
+    )
     installation.service.judge.script(reply)
     await installation.score("cited-1")
     visitor = await visit("/sessions/cited-1", java_script_enabled=False)

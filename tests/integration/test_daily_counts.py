@@ -57,7 +57,7 @@ async def assert_recounted(scoring: Scoring) -> None:
 # --- the law -------------------------------------------------------------------------------------------
 
 CATEGORIES: tuple[Any, ...] = ({"a": 10, "b": 7.5}, {"a": 3}, {"b": "no number", "c": 0.1}, None)
-FLAGS = ([], ["ungrounded"], ["outcome_score_mismatch"], ["tampering_suspected"])
+FLAGS = ([], ["ungrounded"], ["outcome_missing"], ["outcome_score_mismatch"], ["tampering_suspected"])
 TAGS = ([], ["slow"], ["slow", "wrong_tool", "slow"])
 REFERENCES: tuple[Any, ...] = (None, None, {"source_url": None, "provided_by": "ada", "provided_at": "2026-01-01"})
 INTERACTIONS: tuple[Any, ...] = (

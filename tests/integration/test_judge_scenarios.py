@@ -36,6 +36,7 @@ chains:
   tight: {{criteria: investigation-methodology, daily_budget_usd: 8.05}}
   free: {{criteria: investigation-methodology}}
   json: {{criteria: investigation-structured}}
+  outcome: {{criteria: investigation-outcome}}
 """
 MAKE_DUE = "UPDATE session_scores SET next_attempt_at = now()"
 Row = dict[str, Any]
@@ -112,6 +113,21 @@ async def test_recoverable_faults_end_in_a_score(
     assert row["total_score"] is not None
     assert sorted(row["flags"]) == flags
     assert row["judge_fingerprint"]
+
+
+async def test_reasoning_inside_an_answer_enters_no_result(service: Service) -> None:
+    """It is neither analysis nor tool, and no draft is the total; the stored turn keeps it."""
+    thought = "<think>\n1. **Check the record**: see E99\n\n55\n</think>\n\n"
+    first, second = "The logs show it (E2).\n\n67", "1. **heap-profiler**: would show the leak"
+    replies = {"analysis": thought + first, "missing_tools": thought + second}
+    finished, row = await service.attempt("free", *(Fault("reply", turn=t, content=c) for t, c in replies.items()))
+
+    assert (finished.outcome, row["total_score"], row["score_analysis"]) == ("completed", 67, "The logs show it (E2).")
+    turns = await service.parts.store.stored_turns(row["score_id"])
+    assert [stored.turn.reply for stored in turns] == list(replies.values())
+    tools = "SELECT array_agg(tool_name) FROM {schema}.score_missing_tools"
+    database = service.parts.database
+    assert await database.once(lambda c: c.fetchval(database.sql(tools))) == ["heap-profiler"]
 
 
 @pytest.mark.parametrize(("chain", "faults", "kind"), **scenarios("failed"))

@@ -96,7 +96,7 @@ async def test_chains_without_a_usable_provider_are_not_read(
         ("poor", "budget"),
         ("narrow", "window"),
         ("unpriced", "prices"),
-        ("quiet", "judge.enabled"),
+        ("quiet", "`judge`"),
     ):
         assert words in found.pop(chain)["why_not"]
     assert not found

@@ -28,8 +28,9 @@ async def run_again(service: Service, stderr: str) -> Any:
 
 async def test_consistency_of_a_session(service: Service, worker: Process) -> None:
     """It makes the requested number of judgements; none of them becomes the score of the session."""
-    for total in (40, 48, 61, 73):
-        service.judge.script(Fault(kind="reply", content=f"An analysis.\n\n{total}", turn="analysis", times=1))
+    for total, outcome in ((40, "partial"), (48, "partial"), (61, "correct"), (73, "correct")):
+        content = f"An analysis.\n\nOutcome: {outcome}\n\n{total}"
+        service.judge.script(Fault(kind="reply", content=content, turn="analysis", times=1))
     service.add_session("session-1")
 
     ended = await service.run("consistency", "session-1", "-n", "4", "--json", USER="ada")

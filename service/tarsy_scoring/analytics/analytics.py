@@ -82,7 +82,7 @@ class TrendPoint:
 
 
 LeftOut = Annotated[
-    int, Field(description="Scores flagged `outcome_score_mismatch` or `tampering_suspected`: in no point.")
+    int, Field(description="Scores flagged `outcome_...` or `tampering_suspected`: in no point.")
 ]
 
 

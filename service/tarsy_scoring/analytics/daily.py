@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
 from tarsy_scoring.scores.latest import Kind, is_completed, latest_of
 from tarsy_scoring.scores.session_list import CUSTOM_PLAN
 
@@ -28,7 +29,7 @@ _FACTS = f"""
   SELECT s.by_end, (s.at AT TIME ZONE 'UTC')::date AS day, s.score_id, s.chain_id, s.criteria,
     s.judge_fingerprint,
     s.reference IS NOT NULL AS has_reference, s.flags ? 'tampering_suspected' AS is_tampered,
-    s.flags ?| ARRAY['outcome_score_mismatch', 'tampering_suspected'] AS is_doubtful,
+    s.flags ?| ARRAY{sorted(DOUBTFUL_FLAGS)} AS is_doubtful,
     s.total_score, coalesce(s.score_breakdown, s.rubric -> 'scores') AS stated, s.failure_tags, s.outcome,
     (s.usage ->> 'cost_usd')::numeric AS judging_usd,
     (s.interaction #>> '{{agent_tokens,input}}')::numeric AS input_tokens,

@@ -75,7 +75,7 @@ def score(
         timeline = parse_session(load_session_file(file, settings.max_session_bytes))
         session_id, chain_id = timeline.session_id, chain or timeline.chain_id
         of_chain = settings.chain(chain_id)
-        with_judge = not no_judge and of_chain.judge.enabled
+        with_judge = not no_judge and of_chain.judge
         if given is not None:
             timeline, shown = _with_reference(timeline, given, settings)
         if dry_run:

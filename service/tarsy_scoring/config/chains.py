@@ -22,6 +22,7 @@ from tarsy_scoring.config.values import (
     SecretKind,
     Share,
     Statuses,
+    Switch,
     Total,
     Usd,
     Weight,
@@ -60,6 +61,8 @@ class ProviderSettings(Frozen):
     """Tokens reserved for the reply; more than 1 MiB and 16 bytes for each are not read."""
     temperature: float | None = Field(None, ge=0, le=2)
     """`null`: not sent."""
+    reply_format: Literal["json_schema", "json_object", "text"] = "json_schema"
+    """How JSON is asked for at first; what the endpoint does not take is left out."""
     timeout_s: Positive = 300
     """Deadline of one call."""
     max_concurrency: int | None = Field(None, ge=1)
@@ -82,11 +85,6 @@ class ProviderSettings(Frozen):
         if self.max_reply_tokens > self.context_window_tokens // 2:
             raise ValueError("max_reply_tokens takes more than half of context_window_tokens")
         return self
-
-
-class JudgeSettings(Frozen):
-    enabled: bool = True
-    """`false`: metrics and gates without a judge, and no total."""
 
 
 class CompositeWeights(Frozen):
@@ -127,9 +125,9 @@ class ChainSettings(Frozen):
     """`edges`: also ask the chain's next provider where a total is near a band's edge; `null` or
     `off`: never."""
     max_reminders: int = Field(2, ge=0, le=10)
-    """Reminders to a judge whose answer holds no total."""
-    judge: JudgeSettings = JudgeSettings()
-    """`{enabled: false}`: metrics and gates without a judge."""
+    """Reminders to a judge whose answer holds no total, or no outcome."""
+    judge: Switch = True
+    """`false`, or `{enabled: false}`: metrics and gates without a judge, and no total."""
     pass_threshold: Total | None = None
     """Least `total_score` that passes, 0-100. A chain's counts before the criteria's, and
     that before the one in `defaults`."""

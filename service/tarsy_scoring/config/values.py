@@ -103,6 +103,10 @@ def _off_as_none(value: object) -> object:
     return None if value is False or value == "off" else value  # YAML reads a bare `off` as false
 
 
+def _switch(value: object) -> object:
+    return value["enabled"] if isinstance(value, dict) and value.keys() == {"enabled"} else value
+
+
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -120,6 +124,7 @@ Days = Annotated[int, Field(ge=1, le=36_500)]
 Usd = Annotated[float, Field(ge=0)]
 Total = Annotated[float, Field(ge=0, le=100)]
 SecondOpinions = Annotated[Literal["edges"] | None, BeforeValidator(_off_as_none)]
+Switch = Annotated[bool, BeforeValidator(_switch)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 Statuses = tuple[Literal["completed", "failed", "cancelled", "timed_out"], ...]

@@ -76,7 +76,7 @@ class Conversation:
         self._exchanges = [
             *kept,
             *asked,
-            Message("assistant", turn.reply if turn.reply.strip() else _NO_TEXT),
+            Message("assistant", turn.answer if turn.answer.strip() else _NO_TEXT),
         ]
         return turn
 
@@ -122,5 +122,5 @@ def _require_answer(turn: Turn) -> None:
             f"{turn.judge} hit the reply limit twice, "
             f"the second time at up to {_ENLARGED} times max_reply_tokens; raise it"
         )
-    if not turn.reply.strip() and not turn.has_tool_calls:
+    if not turn.answer.strip() and not turn.has_tool_calls:
         raise EmptyAnswer(f"{turn.judge} sent an empty answer")

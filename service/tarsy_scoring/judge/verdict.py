@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from tarsy_scoring.judge.read.reasoning import without_reasoning
+
 TurnKind = Literal["analysis", "reminder", "repair", "sample", "masked", "missing_tools", "second_opinion"]
 FailureReason = Literal["no_such_entry", "other_entry", "paraphrase", "not_there"]
 Role = Literal["system", "user", "assistant"]
@@ -46,7 +48,7 @@ class Turn:
     One answered judge call, as it is stored.
 
     Unknown token counts and costs are None, never 0. `reply` is the whole text that arrived, even from a cut
-    answer (`finish_reason` = `length`).
+    answer (`finish_reason` = `length`). Only people read it: code reads `answer`.
     """
 
     kind: TurnKind
@@ -62,6 +64,11 @@ class Turn:
     finish_reason: str | None
     refusal: str | None = None
     has_tool_calls: bool = False
+
+    @property
+    def answer(self) -> str:
+        """The reply without the model's reasoning."""
+        return without_reasoning(self.reply)
 
     @property
     def judge(self) -> str:

@@ -87,7 +87,7 @@ def require_affordable(settings: Settings, most_usd: Mapping[str, float | None])
             f"{where}.daily_budget_usd": chain.daily_budget_usd,
         }
         for name, budget in budgets.items():
-            for provider in chain.providers if chain.judge.enabled and budget is not None else ():
+            for provider in chain.providers if chain.judge and budget is not None else ():
                 most = most_usd[provider]
                 if most is None:
                     raise ConfigurationError(f"{name}: {NO_PRICE.format(provider)}")

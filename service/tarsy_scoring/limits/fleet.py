@@ -349,7 +349,7 @@ class Limits:
         chain = self._settings.chain(chain_id)
         if pause := self._pause_of(chain_id, None):
             return Standing("pause", text=str(pause))
-        if not chain.judge.enabled or not chain.providers:
+        if not chain.judge or not chain.providers:
             return Standing()
         spent = self._spent("all", "", self._settings.config.budget.daily_usd, chain)
         if spent is None and alone:

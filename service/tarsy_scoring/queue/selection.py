@@ -112,7 +112,7 @@ async def obsolete_sessions(
 def _hash(policy: Policy, where: str, chain_id: str | None) -> str | None:
     """The current hash of a chain; None for a chain without a judge."""
     chain = policy.chain(chain_id)
-    if not chain.judge.enabled:
+    if not chain.judge:
         return None
     name, found = policy.resolve_criteria(chain_id, chain.criteria)
     if found is None:

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Totals with these flags contradict the outcome that the judge stated, or may be manipulated.
-DOUBTFUL_FLAGS = frozenset({"outcome_score_mismatch", "tampering_suspected"})
+# Totals with these flags have no outcome, contradict the outcome that the judge stated, or may be manipulated.
+DOUBTFUL_FLAGS = frozenset({"outcome_missing", "outcome_score_mismatch", "tampering_suspected"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ FLAGS = [
     "injection_suspected",
     "tampering_suspected",
     "breakdown_mismatch",
+    "outcome_missing",
     "outcome_score_mismatch",
     "ungrounded",
     "self_judged",

@@ -154,7 +154,7 @@ class Scorer:
                 attempt.gates = await run_gates(
                     chain.gates, timeline, config.gates, deadline_s=limit_s, masking=masking
                 )
-        verdict = await self._assess(attempt, timeline, chain, criteria) if chain.judge.enabled else None
+        verdict = await self._assess(attempt, timeline, chain, criteria) if chain.judge else None
         return await self._complete(attempt, verdict, criteria)
 
     async def _fetch(self, attempt: Attempt) -> Timeline:

@@ -66,7 +66,7 @@ async def score_offline(
         limit_s, gates = settings.attempt_timeout_s, settings.config.gates
         masking = masking_of(settings.config.masking_patterns)
         found.gates = await run_gates(chain.gates, timeline, gates, deadline_s=limit_s, masking=masking)
-        if with_judge and chain.judge.enabled:
+        if with_judge and chain.judge:
             asking = _recording(clients, AttemptClock(limit_s), turns)
             providers = settings.config.providers
             case = Case(timeline, new_nonce(), chain, criteria, providers, asking, masking=masking)
@@ -169,7 +169,7 @@ def plan_judgement(
     messages = criteria.open_conversation(context)
     tokens = _tokens(messages)
     planned: list[int] = []  # input tokens per call
-    if chain.judge.enabled:
+    if chain.judge:
         planned += [tokens] * chain.samples
         if context.injections:
             masked = build_context(timeline, nonce, budget, mask_injections=True, masking=masking)

@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_json
 
-from tarsy_scoring.config.chains import ChainSettings, JudgeSettings
+from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.config.secrets import read_api_key
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import (
@@ -356,7 +356,7 @@ class _RecordedAsk:
 
 def _chain_of(settings: Settings, job: Job) -> ChainSettings:
     """The settings of the session's chain, with one sample by the job's judge."""
-    judged_by = {"criteria": job.criteria.name, "providers": (job.provider,), "judge": JudgeSettings()}
+    judged_by = {"criteria": job.criteria.name, "providers": (job.provider,), "judge": True}
     return settings.chain(job.timeline.chain_id).model_copy(update=judged_by | {"samples": 1})
 
 

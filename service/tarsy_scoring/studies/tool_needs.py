@@ -225,8 +225,8 @@ async def read_needs(
     for chain_id, needs in found.items():
         chain = settings.chain(chain_id)
         usable = [name for name in chain.providers if _is_usable(clients[name], limits.token_factor(name))]
-        if not chain.judge.enabled:
-            needs.why_not = "its judge is switched off (`judge.enabled`)"
+        if not chain.judge:
+            needs.why_not = "its judge is switched off (`judge`)"
         elif not usable:
             needs.why_not = "no provider of it has known prices and a window that holds an analysis"
         else:

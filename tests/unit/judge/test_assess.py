@@ -35,6 +35,9 @@ MASKED = SimpleNamespace(alert="the alert", conversation="the timeline, masked",
 TOOLS = answer("No critical missing tools identified.")
 
 
+RIGHT = "Outcome: right"
+
+
 def reading(total: int, analysis: str = "") -> Turn:
     """An answer with this total; its default analysis names the total, so that readings can be matched."""
     return answer(f"{analysis or f'The analysis of {total}.'}\n\n{total}")
@@ -111,7 +114,7 @@ async def test_samples_begin_when_the_first_reading_is_complete(samples: int) ->
     """Its reminder and repair are answered before a sample is asked for: then the cache is warm."""
     criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
     contradiction = answer("Outcome: right\n\n40")
-    scripted = ScriptedJudge(answer("hmm"), contradiction, reading(70), *[reading(70)] * (samples - 1), TOOLS)
+    scripted = ScriptedJudge(answer("hmm"), contradiction, reading(70), *[reading(70, RIGHT)] * (samples - 1), TOOLS)
 
     verdict = await judge(scripted, samples, criteria=criteria, max_reminders=1)
 
@@ -140,7 +143,7 @@ async def test_every_request_begins_with_the_same_bytes() -> None:
     """Samples, reminders, repairs and the follow-up share the opening, so the evidence is paid for once."""
     criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
     contradiction = answer("Outcome: right\n\n48")
-    readings = [answer("hmm"), contradiction, reading(48), reading(52), reading(51)]
+    readings = [answer("hmm"), contradiction, reading(48), reading(52, RIGHT), reading(51, RIGHT)]
     scripted = ScriptedJudge(*readings, TOOLS)
 
     await judge(scripted, 3, criteria=criteria, max_reminders=1)
@@ -260,7 +263,7 @@ async def test_the_masked_reading_is_compared_with_the_median() -> None:
 async def test_the_masked_reading_is_reminded_and_repaired_in_its_own_conversation() -> None:
     criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
     contradiction = answer("Outcome: wrong\n\n70")
-    scripted = ScriptedJudge(reading(90), answer("hmm"), contradiction, contradiction, TOOLS)
+    scripted = ScriptedJudge(reading(90, RIGHT), answer("hmm"), contradiction, contradiction, TOOLS)
 
     verdict = await judge(scripted, criteria=criteria, masked=masked_context, max_reminders=1)
 
@@ -274,7 +277,7 @@ async def test_the_masked_reading_is_reminded_and_repaired_in_its_own_conversati
 async def test_flags_are_those_of_the_reading_that_counts() -> None:
     criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
     contradiction = answer("Outcome: wrong\n\n70")
-    scripted = ScriptedJudge(contradiction, contradiction, reading(30), TOOLS)
+    scripted = ScriptedJudge(contradiction, contradiction, reading(30, "Outcome: wrong"), TOOLS)
 
     verdict = await judge(scripted, criteria=criteria, masked=masked_context)
 

@@ -124,7 +124,7 @@ def test_the_conversation_opens_with_the_system_prompt_and_the_fence_notice() ->
     system, user = Criteria.model_validate(MINIMAL).open_conversation(SimpleNamespace(alert="A", conversation="C"))
     assert (system.role, user.role) == ("system", "user")
     assert system.content == f"Judge.\n\n{criteria_module.FENCE_NOTICE}"
-    assert user.content.startswith("A then C then Answer in this order:")
+    assert user.content.startswith("A then C then Answer in this order.")
 
 
 def test_the_notes_of_a_chain_are_read_with_its_criteria_and_part_of_their_hash() -> None:

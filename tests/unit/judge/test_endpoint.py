@@ -94,6 +94,51 @@ async def test_calls_that_are_refused_together_step_down_once(endpoint: Endpoint
     assert isinstance(outcome.result, Turn)
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param({"content": "", "reasoning_content": '{"total_score": 78}'}, id="in-the-reasoning"),
+        pytest.param({"content": None, "tool_calls": [{"function": {"arguments": "{}"}}]}, id="in-a-tool-call"),
+        pytest.param({"content": '<think>{"total_score": 78}</think>'}, id="in-reasoning-inside-the-text"),
+    ],
+)
+async def test_a_form_of_json_that_leaves_no_text_is_given_up(server: Server, message: dict[str, Any]) -> None:
+    """What such a call cost is counted; without a form of JSON the answer stays empty."""
+    body = {
+        "choices": [{"message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+    }
+
+    def answer(asked: httpx2.Request) -> httpx2.Response:
+        server.requests.append(json.loads(asked.content))
+        return httpx2.Response(200, json=body)
+
+    endpoint = Endpoint("main", ProviderSettings(model="m"), None, 1, httpx2.MockTransport(answer))
+    outcomes = [await call(endpoint) for _ in range(3)]
+    await endpoint.close()
+
+    assert server.asked == ["json_schema", "json_object", "text"]
+    assert [outcome.result is None for outcome in outcomes] == [True, True, False]
+    assert [outcome.account and outcome.account["tokens"] for outcome in outcomes] == [3, 3, 3]
+
+
+async def test_an_empty_answer_for_another_reason_keeps_the_form(server: Server) -> None:
+    for reason, refusal in (("MAX_TOKENS", None), ("SAFETY", None), ("stop", "No.")):
+        body = {"choices": [{"message": {"content": "", "refusal": refusal}, "finish_reason": reason}]}
+        network = httpx2.MockTransport(lambda _, body=body: httpx2.Response(200, json=body))
+        endpoint = Endpoint("main", ProviderSettings(model="m"), None, 1, network)
+        assert isinstance((await call(endpoint)).result, Turn)
+        await endpoint.close()
+
+
+async def test_a_provider_may_begin_with_another_form(server: Server) -> None:
+    settings = ProviderSettings(model="m", reply_format="json_object")
+    endpoint = Endpoint("main", settings, None, 1, httpx2.MockTransport(server.answer))
+
+    assert endpoint.prepare(QUESTION)["response_format"] == {"type": "json_object"}
+    await endpoint.close()
+
+
 async def test_an_endpoint_that_refuses_even_plain_text_is_not_asked_again(endpoint: Endpoint, server: Server) -> None:
     server.takes = ()
 

@@ -59,7 +59,7 @@ def test_an_outcome_in_a_quotation_counts_only_alone(quotation: str) -> None:
 
 
 @table
-async def test_all_and_only_contradictions_in_text_are_repaired_once(outcome: str | None) -> None:
+async def test_all_and_only_contradictions_in_text_are_repaired_once(outcome: str) -> None:
     """
     One repair turn for each total outside the band of its outcome and none for any other.
 
@@ -75,6 +75,39 @@ async def test_all_and_only_contradictions_in_text_are_repaired_once(outcome: st
         assert scripted.kinds == ["analysis", *["repair"] * len(repairs), "missing_tools"]
         assert (verdict.total_score, verdict.judge_outcome, verdict.samples) == (total, outcome, [total])
         assert verdict.flags == ({"outcome_score_mismatch"} if repairs else set())
+
+
+# --- no outcome ----------------------------------------------------------------------------------------
+
+NO_OUTCOME = in_text(78, None)
+
+
+@table
+async def test_the_reminder_asks_for_an_outcome(replies: list[str], total: int, outcome: str | None) -> None:
+    """After the last reminder the total stands, flagged; a reminder that fails costs no score."""
+    for first in (NO_OUTCOME, answer(f"{ANALYSIS}\n\nOutcome: 正确\n\n78")):
+        scripted = ScriptedJudge(first, *map(answer, replies), TOOLS)
+
+        verdict = await judge(scripted, IN_TEXT)
+
+        assert scripted.kinds == ["analysis", *["reminder"] * len(replies), "missing_tools"]
+        assert (verdict.total_score, verdict.judge_outcome) == (total, outcome)
+        assert verdict.flags == (set() if outcome else {"outcome_missing"})
+        assert verdict.score_analysis.startswith(ANALYSIS)
+        assert "Outcome: partial (35-59)" in scripted.conversations[1][-1].content
+
+
+async def test_a_total_without_an_outcome_survives_a_reminder_that_fails() -> None:
+    for name, failed in FAILED_REPAIRS.items():
+        verdict = await judge(ScriptedJudge(NO_OUTCOME, *failed, TOOLS), IN_TEXT, reminders=1)
+        assert (verdict.total_score, verdict.judge_outcome, verdict.flags) == (78, None, {"outcome_missing"}), name
+    with pytest.raises(JudgeUnavailable):
+        await judge(ScriptedJudge(NO_OUTCOME, JudgeUnavailable("away")), IN_TEXT, is_final=False)
+
+
+async def test_without_reminders_a_missing_outcome_is_flagged_at_once() -> None:
+    verdict = await judge(ScriptedJudge(NO_OUTCOME, TOOLS), IN_TEXT, reminders=0)
+    assert (verdict.total_score, verdict.flags) == (78, {"outcome_missing"})
 
 
 # --- the repair ----------------------------------------------------------------------------------------

@@ -271,10 +271,10 @@ json_values = st.recursive(
 
 @given(total=json_values)
 async def test_a_structured_total_is_the_whole_number_that_was_sent(total: Any) -> None:
-    """Of all values that JSON has, only the whole numbers 0-100 are totals, and each is stored as it is."""
+    """Of all values that JSON has, only the whole numbers 0-100 are totals, also where they are written as 78.0."""
     case = CASES["structured"]
     reply = structured_reply(total_score=total, score_breakdown=dict.fromkeys(structured_reply()["score_breakdown"], 0))
-    is_total = type(total) is int and 0 <= total <= 100
+    is_total = type(total) in (int, float) and 0 <= total <= 100 and total == int(total)
     # Numbers that contradict each other are asked about once more.
     scripted = ScriptedJudge(answer_json(reply), TOOL_CALLS)
 

@@ -29,7 +29,7 @@ from tarsy_scoring.judge.ask.errors import (
     wait_asked_s,
 )
 from tarsy_scoring.judge.ask.prices import Prices
-from tarsy_scoring.judge.ask.reply import ReplyUsage, read_turn, usage_of
+from tarsy_scoring.judge.ask.reply import ENDS, ReplyUsage, read_turn, usage_of
 from tarsy_scoring.judge.ask.transport import (
     CONNECT_TIMEOUT_S,
     REPLY_BYTES_MORE,
@@ -78,8 +78,9 @@ class CallOutcome:
     Args:
         account: Keywords for `limits.rules.Result` and `Permits.settle`; None where the call says nothing
             about the provider.
-        result: The turn or the error. None: the endpoint refused a parameter, which is dropped from now on,
-            or a key that the file has replaced, so the question can be asked again at once.
+        result: The turn or the error. None: the endpoint refused a parameter, or gave no answer in the form of
+            JSON, which is dropped from now on, or it refused a key that the file has replaced, so the question
+            can be asked again at once.
     """
 
     account: Mapping[str, Any] | None
@@ -114,12 +115,8 @@ class Endpoint:
         self.settings = settings
         self._provider = provider
         self._api_key = api_key
-        # `max_tokens` first: OpenAI's newer models refuse it with an error, while servers that do not know
-        # `max_completion_tokens` ignore it and write without a limit.
-        self._limit_parameter = "max_tokens"
-        self._takes_temperature = True
-        self._takes_system = True
-        self._json_rung = 0
+        self._left_out = set[str]()
+        self._json_rung = JSON_LADDER.index(settings.reply_format)
         require_header_text(f"providers.{provider}: the key", current(api_key) or "")
         for header, value in settings.extra_headers.items():
             require_header_text(f"providers.{provider}.extra_headers.{header}", value)
@@ -157,15 +154,20 @@ class Endpoint:
         Build it again after an outcome without a result.
         """
         reply_format = fitted.question.reply_format
-        request: dict[str, Any] = {"model": self.settings.model, self._limit_parameter: fitted.reply_limit}
-        if self.settings.temperature is not None and self._takes_temperature:
+        # `max_tokens` first: OpenAI's newer models refuse it with an error, while servers that do not know
+        # `max_completion_tokens` ignore it and write without a limit.
+        limit = "max_completion_tokens" if "max_tokens" in self._left_out else "max_tokens"
+        request: dict[str, Any] = {"model": self.settings.model, limit: fitted.reply_limit}
+        if self.settings.temperature is not None and "temperature" not in self._left_out:
             request["temperature"] = self.settings.temperature
         if reply_format is not None and (rung := JSON_LADDER[self._json_rung]) != "text":
             request["response_format"] = {"type": rung}
             if rung == "json_schema":
                 schema = {"name": reply_format.name, "strict": True, "schema": reply_format.schema}
                 request["response_format"]["json_schema"] = schema
-        asked = fitted.question.messages if self._takes_system else _without_system(fitted.question.messages)
+        asked = fitted.question.messages
+        if "system role" in self._left_out:
+            asked = _without_system(asked)
         return request | {"messages": [{"role": m.role, "content": m.content} for m in asked]}
 
     def _adapt(self, request: dict[str, Any], error: ErrorReply) -> bool:
@@ -175,19 +177,16 @@ class Endpoint:
         sent = request.keys() & _ADAPTABLE
         has_system = any(message["role"] == "system" for message in request["messages"])
         refused = error.unsupported_parameter(sent | {"system role"} if has_system else sent)
-        if refused == "system role":
-            self._takes_system = False
-        elif refused == "temperature":
-            self._takes_temperature = False
-        elif refused == "max_tokens":
-            self._limit_parameter = "max_completion_tokens"
-        elif refused == "response_format":
+        if refused:
+            self._leave_out(refused, request)
+        return refused is not None
+
+    def _leave_out(self, part: str, request: dict[str, Any]) -> None:
+        if part == "response_format":
             # Concurrent first calls may all be refused the same rung; together they take one step.
             self._json_rung = JSON_LADDER.index(request["response_format"]["type"]) + 1
-        else:
-            return False
-        _log.info("judge.parameter_unsupported", provider=self._provider, parameter=refused)
-        return True
+        self._left_out.add(part)
+        _log.info("judge.parameter_unsupported", provider=self._provider, parameter=part)
 
     # --- the outcome -------------------------------------------------------------------------------
 
@@ -232,7 +231,8 @@ class Endpoint:
             return self._unavailable(_NO_COMPLETION)
         if reported := error_in(answer):
             return self._refused(fitted, request, key, response, reported, answer.get("usage"))
-        return self._answered(fitted, answer, response.headers, round((loop.time() - started) * 1000))
+        latency_ms = round((loop.time() - started) * 1000)
+        return self._answered(fitted, request, answer, response.headers, latency_ms)
 
     def _refused(
         self,
@@ -257,21 +257,32 @@ class Endpoint:
         return CallOutcome({**account, **billed}, None if self._adapt(request, error) else failure)
 
     def _answered(
-        self, fitted: FittedQuestion, answer: Mapping[str, Any], headers: httpx2.Headers, latency_ms: int
+        self,
+        fitted: FittedQuestion,
+        request: dict[str, Any],
+        answer: Mapping[str, Any],
+        headers: httpx2.Headers,
+        latency_ms: int,
     ) -> CallOutcome:
         usage = usage_of(answer.get("usage"))
         billed = self._billed(usage)
         asked = fitted.question.kind, self._provider, self.settings.model
-        turn = read_turn(answer, *asked, usage, billed["cost_usd"], latency_ms)
+        turn = read_turn(answer, *asked, usage, billed["cost_usd"], latency_ms, fitted.reply_limit)
         if turn is None:
             return self._unavailable(_NO_COMPLETION, billed)
         learned = {"estimated_tokens": fitted.estimated, "read_tokens": usage.read}
         asked_s = wait_asked_s(headers, usage.total or fitted.tokens + fitted.reply_limit)
         blocked_s = asked_s and min(asked_s, LONGEST_WAIT_AFTER_ANSWER_S)
-        return CallOutcome({**billed, **learned, "blocked_s": blocked_s}, turn)
+        account = {**billed, **learned, "blocked_s": blocked_s}
+        is_whole = not turn.refusal and turn.finish_reason not in ENDS
+        if "response_format" in request and is_whole and not turn.answer.strip():
+            # The form of JSON made the answer land in the reasoning or in a tool call.
+            self._leave_out("response_format", request)
+            return CallOutcome(account, None)
+        return CallOutcome(account, turn)
 
     def _billed(self, usage: ReplyUsage) -> Mapping[str, Any]:
-        return {"tokens": usage.total, "cost_usd": self.prices.cost_usd(*usage)}
+        return {"tokens": usage.total, "cost_usd": self.prices.cost_usd(*usage[:3])}
 
     def _unavailable(self, reason: str, billed: Mapping[str, Any] = MappingProxyType({})) -> CallOutcome:
         return CallOutcome({**_NO_ANSWER, **billed}, TransientError(JudgeUnavailable(f"{self.who} {reason}")))

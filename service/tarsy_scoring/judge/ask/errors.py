@@ -307,7 +307,9 @@ def as_mapping(value: object) -> Mapping[str, Any]:
 
 
 def as_count(value: object) -> int | None:
-    """The whole number itself if it is >= 0; None for any other value."""
+    """The whole number itself if it is >= 0, also where it is written as 1.0; None for any other value."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 

@@ -21,6 +21,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _FENCE_LINE = re.compile(r"[ \t]*(`{3,}|~{3,})([^`\n]*)$")
 _MOST_PROBLEMS = 5
+_MOST_BRACES = 20  # that begin no object; each reads the rest once more
 
 REMINDER = """\
 Your answer is not what was asked for: {faults}. Send it again as one JSON object that fits the schema, with nothing \
@@ -75,7 +76,7 @@ async def say_json(
     """
     turn = await conversation.say(kind)
     for reminders_left in range(conversation.max_reminders, -1, -1):
-        parsed = parse(turn.reply, model, decisive)
+        parsed = parse(turn.answer, model, decisive)
         if not isinstance(parsed, str):
             return parsed, turn
         if reminders_left:
@@ -145,11 +146,11 @@ def find_objects(reply: str) -> list[Found]:
     return found
 
 
-def _object_of(text: str) -> dict[str, Any] | None:
+def _object_of(text: str, **how: Any) -> dict[str, Any] | None:
     # An endpoint's JSON may escape half a surrogate pair. `encode` replaces it: one letter is not
     # worth a reminder.
     try:
-        found = from_json(encode(text), allow_inf_nan=False)
+        found = from_json(encode(text), allow_inf_nan=False, **how)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
@@ -184,9 +185,22 @@ def _passages(text: str) -> Iterator[_Passage]:
 
 def _objects_among(text: str) -> list[Found]:
     """The outermost objects among words. All count as quoted where the text ends within an object."""
+    found, unclosed = _scan(text, 0)
+    for _ in range(_MOST_BRACES):
+        # An object that only lacks its end is cut. Any other brace belongs to the words.
+        if unclosed is None or _object_of(text[unclosed:], allow_partial="trailing-strings") is not None:
+            break
+        more, unclosed = _scan(text, unclosed + 1)
+        found += more
+    return found if unclosed is None else [Found(read, is_quoted=True) for read, _ in found]
+
+
+def _scan(text: str, begin: int) -> tuple[list[Found], int | None]:
+    """The outermost objects from an index on, and where an object begins that does not end."""
     found = []
     depth, start, in_string, escaped = 0, 0, False, False
-    for position, character in enumerate(text):
+    for position in range(begin, len(text)):
+        character = text[position]
         if in_string:
             in_string = escaped or character != '"'
             escaped = character == "\\" and not escaped
@@ -199,4 +213,4 @@ def _objects_among(text: str) -> list[Found]:
             depth -= 1
             if not depth and (read := _object_of(text[start : position + 1])) is not None:
                 found.append(Found(read, is_quoted=text[start - 1 : start] in ("`", '"', "“", "'")))
-    return [Found(read, is_quoted=True) for read, _ in found] if depth else found
+    return found, start if depth else None

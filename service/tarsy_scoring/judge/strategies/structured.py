@@ -5,7 +5,7 @@ The strategy `structured`: one JSON reply that holds the total, the missing tool
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, create_model
 from typing_extensions import TypedDict  # `typing.TypedDict` lacks what pydantic reads before Python 3.12
 
 from tarsy_scoring.judge.conversation import Conversation
@@ -57,7 +57,7 @@ class Structured(Strategy):
             verdict.judge_outcome = getattr(answer, "outcome", None)
 
         def take_repaired(turn: Turn) -> None:
-            repaired = json_reply.parse(turn.reply, model, _total_of)
+            repaired = json_reply.parse(turn.answer, model, _total_of)
             if not isinstance(repaired, str):
                 take_numbers(repaired, turn)
 
@@ -74,6 +74,11 @@ nothing else."""
 MOST_APPROACHES = 3
 
 
+def as_whole(value: object) -> object:
+    """The number as an integer where it is written as 78.0; any other value unchanged."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class _StructuredAnswer(BaseModel):
     """Fields in every structured answer; breakdown and outcome are added per definition."""
 
@@ -81,7 +86,7 @@ class _StructuredAnswer(BaseModel):
     model_config = ConfigDict(extra="ignore", str_strip_whitespace=True, defer_build=True)
 
     score_reasoning: Annotated[str, Field(min_length=1)]
-    total_score: Annotated[StrictInt, Field(ge=0, le=100)]
+    total_score: Annotated[StrictInt, BeforeValidator(as_whole), Field(ge=0, le=100)]
     missing_tools: list[MissingTool] = []
     alternative_approaches: Annotated[list[AlternativeApproach], Field(max_length=MOST_APPROACHES)] = []
 

@@ -45,9 +45,10 @@ class TwoTurn(Strategy):
 
     async def evaluate(self, conversation: Conversation, definition: Definition, kind: TurnKind) -> Verdict:
         """
-        Ask for the total, remind the judge where it is missing, and once ask to repair contradictory numbers.
+        Ask for total and outcome, remind the judge where one is missing, and once ask to repair contradictory
+        numbers.
 
-        Once there is a total, a repair that fails for good costs a flag and not the score.
+        Once there is a total, what fails for good costs a flag and not the score.
 
         Raises:
             NoScoreInAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
@@ -56,13 +57,12 @@ class TwoTurn(Strategy):
         verdict = await _obtain_total(conversation, definition, kind)
 
         def take(turn: Turn) -> None:
-            if (total := extract_total(turn.reply)) is not None:
-                verdict.total_score, verdict.total_turn = total, turn
-                breakdown = extract_breakdown(turn.reply, definition.max_points)
-                verdict.score_breakdown = breakdown or verdict.score_breakdown
-                verdict.judge_outcome = extract_outcome(turn.reply, definition.bands) or verdict.judge_outcome
+            if extract_total(turn.answer) is not None:
+                _take(verdict, turn, definition)
 
         await repair(conversation, verdict, definition.bands, repair_prompt(definition.bands), take)
+        if definition.bands and verdict.judge_outcome is None:
+            verdict.flags.add("outcome_missing")
         return verdict
 
     def follow_up_prompt(self, definition: Definition) -> str | None:
@@ -79,11 +79,11 @@ class TwoTurn(Strategy):
             RetryLater, WaitFor: Another attempt may succeed.
         """
         turn = await conversation.say_optional("missing_tools", definition.follow_up_prompt or "")
-        if turn is None or not turn.reply.strip():  # a judge may call tools instead of naming missing ones
+        if turn is None or not turn.answer.strip():  # a judge may call tools instead of naming missing ones
             verdict.flags.add("missing_tools_unavailable")
         else:
-            verdict.missing_tools_analysis = turn.reply.strip()
-            verdict.missing_tools = extract_missing_tools(turn.reply)
+            verdict.missing_tools_analysis = turn.answer.strip()
+            verdict.missing_tools = extract_missing_tools(turn.answer)
 
 
 REPAIR_PROMPT = """\
@@ -92,17 +92,17 @@ mean, then restate both so that they agree: the breakdown, one line per category
 the last line the total alone."""
 
 BAND_REPAIR_PROMPT = """\
-What you stated does not agree: your outcome, your total and, where you gave one, your breakdown must fit together, \
-and each outcome allows only its own range of totals:
+What you stated is incomplete or does not agree: your outcome, your total and, where you gave one, your breakdown must \
+fit together, and each outcome allows only its own range of totals:
 
 {bands}
 
 Do not write the analysis again. Decide what you mean, then restate all of it so that it agrees: the line with the \
-outcome, the breakdown in the form you used before if you gave one, and on the last line the total alone."""
+outcome in English, the breakdown in the form you used before if you gave one, and on the last line the total alone."""
 
 
 def repair_prompt(bands: Bands) -> str:
-    """The request for numbers that agree, sent once per sample."""
+    """The request for numbers that agree, sent once per sample; under bands also the reminder of an outcome."""
     lines = "\n".join(f"Outcome: {name} ({low}-{high})" for name, (low, high) in bands.items())
     return BAND_REPAIR_PROMPT.format(bands=lines) if bands else REPAIR_PROMPT
 
@@ -133,37 +133,50 @@ def output_schema(max_points: Mapping[str, int], bands: Bands) -> str:
         )
         total += ", the sum of the categories"
     steps.append(f"{total}. Write nothing else on that line and nothing after it.")
-    return "Answer in this order:\n\n" + "\n\n".join(f"{n}. {step}" for n, step in enumerate(steps, 1))
+    order = "\n\n".join(f"{n}. {step}" for n, step in enumerate(steps, 1))
+    language = "Keep its forms, terms and digits (0-9) in English, whatever the language of the session"
+    return f"Answer in this order. {language}:\n\n{order}"
 
 
 async def _obtain_total(conversation: Conversation, definition: Definition, kind: TurnKind) -> Verdict:
     """
-    Ask, and remind the judge until a reply contains a total or no reminder is left.
+    Ask, and remind the judge until it has stated a total and, under bands, an outcome, or no reminder is left.
 
-    The first reply with any text beside the total gives the analysis.
+    The first reply with any text beside the total gives the analysis. Once there is a total, a reminder that
+    fails for good costs the outcome and not the score.
 
     Raises:
-        NoScoreInAnswer: The last reply contains no total.
+        NoScoreInAnswer: No reply contains a total.
         RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
     """
-    turn = await conversation.say(kind)
-    analysis, replies = analysis_of(turn.reply), [turn.reply]
+    first = await conversation.say(kind)
+    verdict = Verdict(_NO_TOTAL, "", first)
+    _take(verdict, first, definition)
     for _ in range(conversation.max_reminders):
-        if extract_total(turn.reply) is not None:
+        has_total = verdict.total_score != _NO_TOTAL
+        has_outcome = verdict.judge_outcome is not None or not definition.bands
+        if has_total and has_outcome:
             break
-        turn = await conversation.say("reminder", definition.reminder_prompt)
-        analysis = analysis or analysis_of(turn.reply)
-        replies.append(turn.reply)
-    total = extract_total(turn.reply)
-    if total is None:
+        prompt = (definition.reminder_prompt if has_outcome else None) or repair_prompt(definition.bands)
+        ask = conversation.say_optional if has_total else conversation.say
+        if (turn := await ask("reminder", prompt)) is None:
+            break
+        _take(verdict, turn, definition)
+    if verdict.total_score == _NO_TOTAL:
         raise NoScoreInAnswer(
-            f"{turn.judge} gave no total on the last line, "
+            f"{verdict.total_turn.judge} gave no total on the last line, "
             f"after {conversation.max_reminders} reminders; raise max_reminders or use a model that keeps to the form"
         )
-    verdict = Verdict(total, analysis, turn)
-    # The last statement counts. The breakdown is stated in the analysis, or beside the total.
-    for reply in replies:
-        verdict.judge_outcome = extract_outcome(reply, definition.bands) or verdict.judge_outcome
-    for text in (analysis, turn.reply) if len(replies) > 1 else (turn.reply,):
-        verdict.score_breakdown = extract_breakdown(text, definition.max_points) or verdict.score_breakdown
     return verdict
+
+
+_NO_TOTAL = -1
+
+
+def _take(verdict: Verdict, turn: Turn, definition: Definition) -> None:
+    """Take what a reply states of total, breakdown and outcome, and the analysis where there is none yet."""
+    if (total := extract_total(turn.answer)) is not None:
+        verdict.total_score, verdict.total_turn = total, turn
+    verdict.score_analysis = verdict.score_analysis or analysis_of(turn.answer)
+    verdict.score_breakdown = extract_breakdown(turn.answer, definition.max_points) or verdict.score_breakdown
+    verdict.judge_outcome = extract_outcome(turn.answer, definition.bands) or verdict.judge_outcome

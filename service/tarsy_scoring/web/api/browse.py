@@ -105,9 +105,9 @@ async def read_trends(request: Request, _: Analysing, query: Annotated[TrendsQue
     """
     Average, lowest and highest total and score count, per UTC day and judge fingerprint.
 
-    A session counts once, with the latest completed production score. Scores flagged `outcome_score_mismatch`
-    or `tampering_suspected` are left out. Points with different fingerprints are not comparable: show a break
-    between them. A session that is scored again moves to the new day, unless `day_of=ended`.
+    A session counts once, with the latest completed production score. Scores flagged `outcome_missing`,
+    `outcome_score_mismatch` or `tampering_suspected` are left out. Points with different fingerprints are not
+    comparable: show a break between them. A session that is scored again moves to the new day, unless `day_of=ended`.
 
     `chains` averages each chain: totals, share that passed, judging cost, and what the investigations took in
     tokens, money and time.
