@@ -8,7 +8,9 @@ or nothing, never a guess.
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
+from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.timeline.text import without_invisible
 
@@ -35,15 +37,19 @@ _LABEL_WORDS = (
     r"(?:the|my|this|final|overall|total|grand|combined|quality|investigation|methodology"
     r"|score|points|sum|rating|result|grade|verdict|answer|for\s+(?:the|this)\s+investigation|is)"
 )
-_OF_HUNDRED = r"(?:[/⁄∕／]|out\s+of|of)\s*100"
+_OTHER = {kind: "|".join(words) for kind, words in packaged_yaml(__package__, "other_words.yaml").items()}
+_POINTS = rf"(?:{_OTHER['points']})"
+_OF_HUNDRED = r"(?:[/⁄∕／]|out\s+of|of|von|sur|de|su|van|av|из|z)\s*100"
 _SCORE_LINE = re.compile(
-    rf"(?P<label>{_LABEL_WORDS}(?:\s+{_LABEL_WORDS}){{0,6}}\b(?:\s*{_OF_HUNDRED}\s*[:=：]|\s*[:=：—]?)\s*)?"
+    rf"(?P<label>{_LABEL_WORDS}(?:\s+{_LABEL_WORDS}){{0,6}}\b(?:\s*{_OF_HUNDRED}\s*[:=：]|\s*[:=：—]?)\s*"
+    rf"|(?P<other>(?:{_OTHER['totals']})(?:\s+(?:{_OTHER['totals']})){{0,3}})\s*[:=：]\s*)?"
     r"\+?(?P<total>0|[1-9][0-9]{0,2})"
-    rf"(?:\s*(?:%|per\s?cent)|(?:\s*(?:points|pts))?(?:\s*{_OF_HUNDRED})?(?:\s*(?:points|pts))?)"
+    rf"(?:\s*(?:[%％٪]|per\s?cent)|(?:\s*{_POINTS})?(?:\s*{_OF_HUNDRED})?(?:\s*{_POINTS})?)"
     r"\s*[.!。]?",
     re.IGNORECASE,
 )
 _NAMES_A_TOTAL = re.compile(r"final|overall|total|score|sum|rating|result|grade", re.IGNORECASE)
+_OTHER_DIGIT = re.compile(r"(?![0-9])\d")
 
 
 def extract_total(reply: str) -> int | None:
@@ -51,23 +57,22 @@ def extract_total(reply: str) -> int | None:
     The total on the last non-empty line, 0-100, or None.
 
     The line is a bare integer, possibly with Markdown, `<b>`, `\\boxed{}`, emoji, a label such as
-    "final total score", a plus, `/100`, `out of 100`, `%`, `points` and a full stop. Lines with only a code
-    fence are skipped, and characters without width are ignored. Anything else on the line makes it no score,
-    above all a second number (`80 or 90`, `20/25`, `Score 1: 67`) and spellings that may not mean a whole
-    number: `067`, `100.0`, `1e2`, `~67`, `>67`.
+    "final total score", a plus, `/100`, `out of 100`, `%`, `points` and a full stop; digits, label and unit may
+    be those of another language. Lines with only a code fence are skipped, and characters without width are
+    ignored. Anything else on the line makes it no score, above all a second number (`80 or 90`, `20/25`,
+    `Score 1: 67`) and spellings that may not mean a whole number: `067`, `100.0`, `1e2`, `~67`, `>67`.
 
-    A number that the judge quotes is no score: neither one that ends a code block or block quote with other
-    content, nor one that contradicts another bare total in the reply.
+    A number that the judge quotes is no score: neither one that ends a code block, a block quote or a sentence
+    in quotation marks with other content, nor one that contradicts another total in the reply.
     """
     lines = reply.splitlines()
     _drop_from_end(lines, fences=len(lines))
     if not lines or (total := _total_of_line(_visible(lines[-1]))) is None:
         return None
     quotations = _quotations(lines)
-    if quotations[-1] is not None and not _is_frame(lines, quotations):
+    if quotations[-1] is not None and not _is_frame(lines, quotations, len(lines) - 1):
         return None
-    own = (line for line, quotation in zip(lines, quotations, strict=True) if quotation is None)
-    return total if all(_bare_total(line) in (None, total) for line in own) else None
+    return total if _own_totals(lines, quotations) <= {total} else None
 
 
 def analysis_of(reply: str) -> str:
@@ -95,12 +100,20 @@ def _drop_from_end(lines: list[str], *, fences: int) -> int:
 
 
 def _visible(line: str) -> str:
-    return without_invisible(line).strip()
+    return _plain(line).strip()
+
+
+def _plain(text: str) -> str:
+    """The text without invisible characters, and with ASCII digits."""
+    text = without_invisible(text)
+    return text if text.isascii() else _OTHER_DIGIT.sub(lambda digit: str(int(digit[0])), text)
 
 
 def _total_of_line(line: str) -> int | None:
     found = _score_of_line(line)
-    if found is None or (found["label"] and not _NAMES_A_TOTAL.search(found["label"])):
+    if found is None:
+        return None
+    if found["label"] and not found["other"] and not _NAMES_A_TOTAL.search(found["label"]):
         return None
     total = int(found["total"])
     return total if total <= 100 else None
@@ -114,15 +127,19 @@ def _score_of_line(line: str) -> re.Match[str] | None:
     return _SCORE_LINE.fullmatch(_EMOJI_AT_ENDS.sub("", _DECORATION.sub(" ", line)))
 
 
-def _bare_total(line: str) -> int | None:
-    """The total on a line that holds nothing else, not even a label."""
-    if not _MAY_BE_BARE.match(line) or (found := _score_of_line(_visible(line))) is None or found["label"]:
-        return None
-    total = int(found["total"])
-    return total if total <= 100 else None
+def _own_totals(lines: Sequence[str], quotations: Sequence[int | None]) -> set[int]:
+    """Totals outside quotations, and those at the end of quotations that are frames."""
+    own = [number for number, start in enumerate(quotations) if start is None]
+    ends = {s: n for n, s in enumerate(quotations) if s is not None and _QUOTED.match(_visible(lines[n]))}
+    frames = (n for n in islice(ends.values(), _MOST_QUOTATIONS) if _is_frame(lines, quotations, n))
+    may_hold = (lines[number] for number in (*own, *frames) if _MAY_BE_TOTAL.match(lines[number]))
+    totals = (_total_of_line(_visible(line).lstrip("> ")) for line in may_hold)
+    return {total for total in totals if total is not None}
 
 
-_MAY_BE_BARE = re.compile(r"[^0-9]{0,20}[0-9]{1,3}(?![0-9])")  # spares most lines the search
+_QUOTED = re.compile(r"(?![>\s]*(?:`{3}|~{3}))[>\s]*[^>\s]")  # a line of a quotation with more than its marks
+_MOST_QUOTATIONS = 50  # each reads the reply once more
+_MAY_BE_TOTAL = re.compile(r"\D{0,100}\d{1,3}(?!\d)")  # spares most lines the search
 
 
 def _without_block_marks(line: str) -> str:
@@ -131,6 +148,7 @@ def _without_block_marks(line: str) -> str:
     return line
 
 
+_DOUBLE_MARKS = ('"', "“", "”", "„", "«", "»")
 _OPENING_FENCE = re.compile(r"(`{3,}|~{3,})[^`]*")
 _FRACTION = re.compile(r"[0-9]\s*(?:[/⁄∕／|]|out\s+of)\s*[0-9]")
 _LABEL_ALONE = re.compile(
@@ -139,7 +157,7 @@ _LABEL_ALONE = re.compile(
 
 
 def _quotations(lines: Sequence[str]) -> list[int | None]:
-    """By line: where the code block or block quote around the line begins, or None."""
+    """By line: where the code block, block quote or quotation marks around the line begin, or None."""
     found: list[int | None] = []
     start, mark = None, ""
     for number, line in enumerate(map(_visible, lines)):
@@ -155,30 +173,32 @@ def _quotations(lines: Sequence[str]) -> list[int | None]:
             found.append(start)
         else:
             start = None
-            found.append(None)
+            found.append(number if _is_in_quotation_marks(line) else None)
     return found
 
 
-def _is_frame(lines: Sequence[str], quotations: Sequence[int | None]) -> bool:
+def _is_in_quotation_marks(line: str) -> bool:
+    """Whether the line begins with a quotation mark, or a quotation of several lines begins or ends in it."""
+    marks = sum(map(line.count, _DOUBLE_MARKS))
+    return line.lstrip("*_`# ").startswith((*_DOUBLE_MARKS, "'")) or marks % 2 == 1
+
+
+def _is_frame(lines: Sequence[str], quotations: Sequence[int | None], end: int) -> bool:
     """
-    Whether the judge put the quotation around the last line as a frame for the total.
+    Whether the judge put the quotation around the line `end` as a frame for the total there.
 
     It is one around the whole answer, around the total with outcome or breakdown that stand nowhere else, and
     around the total alone directly below them.
     """
-    start = quotations[-1] or 0
+    start = quotations[end] or 0
     before = [number for number in range(start) if _visible(lines[number])]
-    if not before:
+    if not before and end == len(lines) - 1:
         return True
-    beside = [
-        text
-        for line in lines[start:-1]
-        if (text := _visible(line).strip("> ")) and not _FENCE.fullmatch(text)
-    ]
+    beside = [_visible(line).strip("> ") for line in lines[start:end] if _QUOTED.match(_visible(line))]
     if beside:
-        own = (lines[number] for number in before if quotations[number] is None)
+        own = (line for line, quotation in zip(lines, quotations, strict=True) if quotation is None)
         return any(map(_is_form, beside)) and not any(map(_is_form, own))
-    return quotations[before[-1]] is None and _is_form(lines[before[-1]])
+    return not before or (quotations[before[-1]] is None and _is_form(lines[before[-1]]))
 
 
 def _is_form(line: str) -> bool:
@@ -249,7 +269,7 @@ def extract_breakdown(reply: str, categories: Mapping[str, int]) -> dict[str, fl
     """
     breakdown: dict[str, float] = {}
     with_fractions = "\n".join(
-        _LINE_WITH_A_FRACTION.findall(without_invisible(reply))
+        _LINE_WITH_A_FRACTION.findall(_plain(reply))
     )  # a statement fits one line, and most lines contain no fraction
     for category_id, max_points in categories.items():
         stated = [
@@ -285,15 +305,15 @@ def _statements_of(category_id: str, max_points: int) -> re.Pattern[str]:
 _NONE_MISSING = re.compile(r"\W*(?:1[.)]\W*)?no\s+(?:critical\s+)?missing\s+tools", re.IGNORECASE)
 _ITEM = re.compile(  # for a line without trailing space
     r"(?P<indent>[ \t]*)(?:#{1,6}[ \t]+)?(?P<open>[*_]{0,3})"
-    r"(?P<number>[0-9]{1,3})[.)][ \t]*(?P<close>[*_]{0,3})[ \t]*(?P<rest>\S.*)"
+    r"(?P<number>[0-9]{1,3})[.)．、）][ \t]*(?P<close>[*_]{0,3})[ \t]*(?P<rest>\S.*)"
 )
 _ENDS_THE_LIST = re.compile(r"[ \t]*(?:#{1,6}[ \t]|(?:-{3,}|\*{3,}|_{3,})[ \t]*$)")
 # The name ends at a colon, at a dash between spaces (tool names contain hyphens), or after decoration.
-_NAME_END = re.compile(r":(?=\s|[*_`]|$)|\s[-–—]+\s|\s*[–—]\s*|(?<=[*_`])\s+(?=\S)")
+_NAME_END = re.compile(r":(?=\s|[*_`]|$)|：|\s[-–—]+\s|\s*[–—]\s*|(?<=[*_`])\s+(?=\S)")
 _LONGEST_NAME, _MOST_WORDS = 80, 6
 _LABEL_OF_NAME = re.compile(r"[ \t*_]*tool(?:[ \t]name)?[*_]*[ \t]*:[ \t*_]*(?=\S)", re.IGNORECASE)
-_NO_NAME = re.compile(r"none|nothing|n/a|not applicable|no\b.*\btools?\b.*", re.IGNORECASE)
-_MARKS = " \t*_`\"'“”:"
+_NO_NAME = re.compile(_OTHER["no_tools"], re.IGNORECASE)
+_MARKS = " \t*_`\"'“”:："
 
 
 def extract_missing_tools(text: str) -> list[MissingTool]:
@@ -307,7 +327,7 @@ def extract_missing_tools(text: str) -> list[MissingTool]:
     if _says_none_missing(text):
         return []
     tools = []
-    for head, body in _numbered_items(without_invisible(text)):
+    for head, body in _numbered_items(_plain(text)):
         named = _name_and_reason(head)
         if named is not None and not _says_none_missing(head):
             name, reason = named
@@ -356,7 +376,7 @@ def _name_and_reason(head: str) -> tuple[str, str] | None:
         not name
         or len(name) > _LONGEST_NAME
         or len(name.split()) > _MOST_WORDS
-        or _NO_NAME.fullmatch(name.rstrip("."))
+        or _NO_NAME.fullmatch(name.rstrip(".。!"))
     ):
         return None
     return name, reason
