@@ -78,9 +78,9 @@ class CallOutcome:
     Args:
         account: Keywords for `limits.rules.Result` and `Permits.settle`; None where the call says nothing
             about the provider.
-        result: The turn or the error. None: the endpoint refused a parameter, or gave no answer in the form of
-            JSON, which is dropped from now on, or it refused a key that the file has replaced, so the question
-            can be asked again at once.
+        result: The turn or the error. None: the endpoint refused a parameter, or gave no text in a form of
+            JSON, which is dropped from now on, or it refused a key that the file has replaced, so the
+            question can be asked again at once.
     """
 
     account: Mapping[str, Any] | None

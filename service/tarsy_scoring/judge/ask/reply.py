@@ -17,7 +17,7 @@ from tarsy_scoring.timeline.text import storable
 # Why an answer ended, in our words, by parts of the endpoints' words; the first row that fits counts.
 _BROKEN_OFF = "error"
 ENDS = {
-    "content_filter": "filter|safety|prohibit|block|recitation|spii|sensitive|guardrail|moderat|toxic|violat|armor",
+    "content_filter": "filter|safety|prohibit|block|recitation|spii|sensitive|guardrail|moderat|toxic|armor",
     "refusal": "refus",
     "length": r"length|max.?tokens|max\w*_tokens|(?<!rate)[ _-]limit|token.?limit|window|truncat|incomplete",
     _BROKEN_OFF: "error|insufficient|abort|cancel|time.?out|network|overload|rate.?limit",
@@ -27,7 +27,7 @@ MOST_TOKENS = 2**31 - 1  # the columns of a turn hold no more, and no window is 
 
 
 class ReplyUsage(NamedTuple):
-    """Reported tokens of a call, each at most `MOST_TOKENS`; None where unknown, never 0. Reasoning is written."""
+    """Reported tokens of a call, each at most `MOST_TOKENS`; None where unknown. Reasoning is written."""
 
     read: int | None = None
     cached: int | None = None
@@ -40,7 +40,7 @@ class ReplyUsage(NamedTuple):
         return None if self.read is None or self.written is None else self.read + self.written
 
     def has_reached(self, limit: int) -> bool:
-        """Whether so many tokens were written. For some endpoints reasoning does not count against the limit."""
+        """Whether so many tokens were written; for some endpoints reasoning does not count."""
         written = self.written or 0
         return written == limit or written - (self.reasoning or 0) >= limit
 
@@ -87,7 +87,7 @@ def read_turn(
 
     Args:
         model: The requested model.
-        reply_limit: The requested limit; an answer that reached it was cut, whatever reason the endpoint gives.
+        reply_limit: An answer that reached it was cut, whatever reason the endpoint gives.
     """
     choices = answer.get("choices")
     choice = as_mapping(choices[0]) if isinstance(choices, list) and choices else {}

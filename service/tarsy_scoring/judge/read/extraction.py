@@ -57,13 +57,13 @@ def extract_total(reply: str) -> int | None:
     The total on the last non-empty line, 0-100, or None.
 
     The line is a bare integer, possibly with Markdown, `<b>`, `\\boxed{}`, emoji, a label such as
-    "final total score", a plus, `/100`, `out of 100`, `%`, `points` and a full stop; digits, label and unit may
-    be those of another language. Lines with only a code fence are skipped, and characters without width are
-    ignored. Anything else on the line makes it no score, above all a second number (`80 or 90`, `20/25`,
+    "final total score", a plus, `/100`, `out of 100`, `%`, `points` and a full stop; digits, label and unit
+    may be those of another language. Lines with only a code fence are skipped, and characters without width
+    are ignored. Anything else on the line makes it no score, above all a second number (`80 or 90`, `20/25`,
     `Score 1: 67`) and spellings that may not mean a whole number: `067`, `100.0`, `1e2`, `~67`, `>67`.
 
-    A number that the judge quotes is no score: neither one that ends a code block, a block quote or a sentence
-    in quotation marks with other content, nor one that contradicts another total in the reply.
+    A number that the judge quotes is no score: neither one that ends a code block, a block quote or a
+    sentence in quotation marks with other content, nor one that contradicts another total in the reply.
     """
     lines = reply.splitlines()
     _drop_from_end(lines, fences=len(lines))

@@ -19,8 +19,8 @@ def without_reasoning(reply: str) -> str:
     """
     The reply without reasoning before the answer; empty where it holds nothing but reasoning.
 
-    Reasoning stands between tags (`<think>`, `[THINK]`, `<|channel|>analysis`) at the start. It also ends at a
-    closing tag that no tag opened, because chat templates open it in the prompt; a quoted tag ends nothing.
+    Reasoning stands between tags (`<think>`, `[THINK]`, `<|channel|>analysis`) at the start. It also ends at
+    a closing tag that no tag opened, because chat templates open it in the prompt; a quoted tag ends nothing.
     """
     answer = reply
     for _ in range(_MOST_BLOCKS):

@@ -140,7 +140,7 @@ def output_schema(max_points: Mapping[str, int], bands: Bands) -> str:
 
 async def _obtain_total(conversation: Conversation, definition: Definition, kind: TurnKind) -> Verdict:
     """
-    Ask, and remind the judge until it has stated a total and, under bands, an outcome, or no reminder is left.
+    Ask, and remind the judge of a missing total or, under bands, outcome, as long as reminders are left.
 
     The first reply with any text beside the total gives the analysis. Once there is a total, a reminder that
     fails for good costs the outcome and not the score.
