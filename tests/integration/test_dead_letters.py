@@ -95,9 +95,12 @@ async def test_the_oldest_bodies_make_room_for_new_ones(scoring: Scoring, monkey
 
 
 async def test_a_topic_with_too_many_invalid_messages_stops_alone(topics: Topics, scoring: Scoring) -> None:
-    """The invalid message that exceeds the limit is neither diverted nor committed. A restart continues there."""
-    metrics, invalid = Metrics(), [b"invalid"] * 5
-    await send(topics, topics.session_completed, 0, [event("first"), *invalid, event("last")])
+    """
+    The invalid message that exceeds the limit is neither diverted nor committed. A restart continues there.
+    Tombstones do not count, and are no dead letters.
+    """
+    metrics, invalid, passed = Metrics(), [b"invalid"] * 5, {"source": "session-completed", "disposition": "tombstone"}
+    await send(topics, topics.session_completed, 0, [event("first"), *[None] * 20, *invalid, event("last")])
     await send(topics, topics.rescore_requested, 0, [b"invalid"])
 
     def stopped() -> float | None:
@@ -109,31 +112,17 @@ async def test_a_topic_with_too_many_invalid_messages_stops_alone(topics: Topics
             await wait_until(lambda: stopped() == 6, PATIENCE_S, "its six partitions are stopped")
             await send(topics, topics.rescore_requested, 0, [event("other-topic")])
             await wait_until(lambda: requests_of(scoring, "other-topic"), PATIENCE_S, "the other topic goes on")
-            assert await committed(topics, 0) == 4
+            assert await committed(topics, 0) == 24
+            assert metrics.registry.get_sample_value("tarsy_scoring_requests_total", passed) == 20
 
     assert [(line["offset"], line["topic"]) for line in lines if line["event"] == "intake.topic_stopped"] == [
-        (4, topics.session_completed)
+        (24, topics.session_completed)
     ]
     assert len(await dead_letters(topics)) == 4
     async with running_intake(topics, scoring):
-        await wait_until(lambda: offset_is(topics, 7), PATIENCE_S, "all messages are handled")
+        await wait_until(lambda: offset_is(topics, 27), PATIENCE_S, "all messages are handled")
     assert len(await dead_letters(topics)) == 6
     await wait_for_stored(scoring, ["first", "last", "other-topic"])
-
-
-async def test_tombstones_are_passed_over(topics: Topics, scoring: Scoring) -> None:
-    """A purge of a compacted topic writes them: they are counted, and are no dead letters."""
-    metrics, labels = Metrics(), {"source": "session-completed", "disposition": "tombstone"}
-    await send(topics, topics.session_completed, 0, [event("first"), *[None] * 150, event("last"), b""])
-
-    async with running_intake(topics, scoring, metrics, SCORING_DEAD_LETTER_MAX_STREAK="3"):
-        await wait_until(lambda: offset_is(topics, 153), PATIENCE_S, "all messages are handled")
-        await wait_for_stored(scoring, ["first", "last"])
-
-    assert metrics.registry.get_sample_value("tarsy_scoring_requests_total", labels) == 150
-    assert [(letter.value, headers["scoring-error"]) for letter, headers in await dead_letters(topics)] == [
-        (b"", "empty")
-    ]
 
 
 async def requests_of(scoring: Scoring, session_id: str) -> bool:

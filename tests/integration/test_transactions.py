@@ -31,15 +31,6 @@ async def read(topics: Topics, topic: str) -> set[bytes | None]:
     return {record.value async for record in read_topic(load_settings(topics.env), topic)}
 
 
-async def follow(topics: Topics, topic: str) -> set[bytes | None]:
-    """The values that a tail gives within some seconds."""
-    tail = Tail(connection_options(load_settings(topics.env)), topic)
-    await tail.start()
-    found = [record.value for _ in range(4) for record in await tail.take(1)]
-    await tail.stop()
-    return set(found)
-
-
 async def test_only_events_of_committed_transactions_are_read(
     kafka: Kafka, topics: Topics, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,6 +40,7 @@ async def test_only_events_of_committed_transactions_are_read(
     monkeypatch.setattr(reading, "SILENCE_S", 5.0)
     monkeypatch.setattr(consuming, "OPEN_S", 0.0)
     metrics, inputs, producers = Metrics(), (topics.session_completed, topics.rescore_requested), []
+    tail = Tail(connection_options(load_settings(topics.env)), topics.session_completed)
     for topic in inputs:
         producers += [await begin(topics, topic, f"{name}-{topic}") for name in ("kept", "aborted")]
         await producers[-2].commit_transaction()
@@ -60,15 +52,17 @@ async def test_only_events_of_committed_transactions_are_read(
 
     with capture_logs() as lines:
 
-        def named() -> bool:
-            opened = {(e["topic"], e["offset"]) for e in lines if e["event"] == "kafka.transaction_open"}
-            return opened == {(topic, 4) for topic in inputs}
+        def named() -> set[tuple[str, int]]:
+            return {(e["topic"], e["offset"]) for e in lines if e["event"] == "kafka.transaction_open"}
 
         async with running_intake(topics, scoring, metrics):
             await wait_for_stored(scoring, stored)
             await wait_until(lambda: metrics.registry.get_sample_value(LAG) == 3, PATIENCE_S, "three events wait")
-            await wait_until(named, PATIENCE_S, "both transactions are named")
-            assert await read(topics, inputs[0]) == await follow(topics, inputs[0]) == before
+            await wait_until(lambda: named() == {(t, 4) for t in inputs}, PATIENCE_S, "both transactions are named")
+            assert await read(topics, inputs[0]) == before
+            await tail.start()
+            assert {record.value for _ in range(4) for record in await tail.take(1)} == before
+            await tail.stop()
             await producers[2].commit_transaction()
             await producers[5].abort_transaction()
             await wait_for_stored(scoring, [*stored, f"open-{inputs[0]}", "behind"])

@@ -355,8 +355,9 @@ async def _read_end(pipe: asyncio.StreamReader) -> bytes:
 
 def _last_lines(errors: bytes, masking: Masking) -> str:
     lines = mask_secrets(errors.decode("utf-8", "replace"), masking).strip().splitlines()
-    text = " | ".join(lines[-_ERROR_LINES:])
-    line = shown(text, len(text))
+    line = shown(
+        " | ".join(lines[-_ERROR_LINES:]), 4 * _ERROR_BYTES
+    )  # markers are longer than what they hide
     return line if len(line) <= _ERROR_CHARACTERS else f"…{line[1 - _ERROR_CHARACTERS :]}"
 
 

@@ -229,7 +229,8 @@ class Consumer:
             now_s: Monotonic clock.
         """
         assert self._consumer is not None
-        self._log_open_transactions(self._consumer, now_s)
+        if now_s >= self._look_at_s:
+            self._log_open_transactions(self._consumer, now_s)
         # Of our partitions; 0: none, or no partitions.
         answers_ms = (self._consumer.last_poll_timestamp(p) or 0 for p in self._partitions())
         answer_ms = max(answers_ms, default=0)
@@ -253,8 +254,6 @@ class Consumer:
             self._check_at_s = now_s + (CHECK_EVERY_S if self.is_served else QUIET_S)
 
     def _log_open_transactions(self, consumer: AIOKafkaConsumer, now_s: float) -> None:
-        if now_s < self._look_at_s:
-            return
         ends = {p: stable_end(consumer, p) for p in self._partitions()}
         held = {p: end for p, end in ends.items() if end != consumer.highwater(p)}
         for partition, offset in held.items() & self._held.items():

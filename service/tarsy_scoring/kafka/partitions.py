@@ -123,10 +123,9 @@ class PartitionReader:
 
 def stable_end(client: AIOKafkaConsumer, partition: TopicPartition) -> int | None:
     """The offset up to which records can be read, by the last answer; None before the first one."""
-    end: int | None = client.highwater(partition)
     stable: int | None = client.last_stable_offset(partition)
     # Brokers without transactions report none or -1.
-    return end if end is None or stable is None or stable < 0 else min(end, stable)
+    return client.highwater(partition) if stable in (None, -1) else stable
 
 
 async def known_position(client: AIOKafkaConsumer, partition: TopicPartition) -> int | None:
