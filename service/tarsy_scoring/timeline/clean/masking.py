@@ -31,7 +31,7 @@ from tarsy_scoring.timeline.clean.shapes import (
 )
 from tarsy_scoring.timeline.clean.values import Checks, ChecksUsedUp, Secret
 
-MASKING_POLICY = "7"
+MASKING_POLICY = "8"
 """Part of the judge's fingerprint: raise it whenever the rules change."""
 
 _PATTERNS = (

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tarsy_scoring.timeline.clean.harmless import Candidate, is_harmless
 from tarsy_scoring.timeline.clean.patterns import compile_bytes, read_rules
+from tarsy_scoring.timeline.clean.shapes import encodes_words
 from tarsy_scoring.timeline.clean.values import READERS, Checks, Secret, Value
 
 
@@ -137,7 +138,7 @@ def find_nearby(data: bytes, checks: Checks) -> Iterator[Secret]:
             if checks.left <= 0:
                 return
             checks.left -= 1
-            if not is_harmless(Candidate(data, value), _REASONS):
+            if not is_harmless(Candidate(data, value), _REASONS) and not encodes_words(data[slice(*value)]):
                 yield Secret(*value, "secret")
 
 

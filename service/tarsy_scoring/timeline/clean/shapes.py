@@ -179,6 +179,14 @@ def find_encoded(data: bytes, checks: Checks, is_secret: Callable[[bytes], bool]
             yield Secret(start, end, "encoded")
 
 
+def encodes_words(run: bytes) -> bool:
+    """Whether a run is base64 of readable text with blanks, such as a command."""
+    decoded = _decoded(run)
+    return (
+        len(decoded) > 8 and b" " in decoded and decoded.isascii() and decoded.decode().strip().isprintable()
+    )
+
+
 def _decoded(run: bytes) -> bytes:
     digits = re.sub(rb"\s|\\+n", b"", run).rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
     try:

@@ -54,7 +54,7 @@ _OPENING = re.compile(rb"""(?:[bBrRuUfF@$]?(\\*(?:\"\"\"|'''|["'`])|&quot;|&#3[4
 # apply)`, and a variable and a type of GraphQL.
 _REFERENCE = re.compile(
     rb"""\$?\{\{[^\n]{0,400}?\}\}|\$\{[^}\n]{0,400}\}|\$\([^)\n]{0,400}\)|<[a-z][^<>\n]{0,80}>|\([a-z][a-z ,-]*\)
-    |\{(?!\s*(?:value|plaintext|secureString)\b)[a-z]\w*:[ ]
+    |\[?\{(?!\s*(?:value|plaintext|secureString)\b)[a-z]\w*:[ ]
     |\$\w{1,80}[,)][\s{}$]|\[?(?:String|ID|Int|Boolean|[A-Z]\w{1,80}Input)!?\]?!?[,)][\s{}$]
     |!(?:Ref|Sub|GetAtt|ImportValue|vault|secret|env|ENV|reference)\b""",
     re.VERBOSE,
