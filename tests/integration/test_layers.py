@@ -27,7 +27,7 @@ chains:
   judgeless:
     judge: {enabled: false}
     gates: [{type: no_transcript_errors}]
-  unjudged: {judge: {enabled: false}, pass_threshold: 60}
+  unjudged: {judge: false, pass_threshold: 60}
 """
 # Two calls, the second of which failed.
 CALLS = (

@@ -9,6 +9,7 @@ import pytest
 
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import JudgeRejectedRequest
+from tarsy_scoring.judge.ask import endpoint as endpoint_module
 from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.ask.endpoint import CallOutcome, Endpoint, FittedQuestion
 from tarsy_scoring.judge.clock import AttemptClock
@@ -30,6 +31,7 @@ class Server:
     def __init__(self) -> None:
         self.takes: tuple[str, ...] = ("text",)
         self.takes_system = True
+        self.says: dict[str, Any] = ANSWER
         self.requests: list[dict[str, Any]] = []
 
     def answer(self, asked: httpx2.Request) -> httpx2.Response:
@@ -38,7 +40,7 @@ class Server:
         if not self.takes_system and request["messages"][0]["role"] == "system":
             return httpx2.Response(400, json=NO_SYSTEM)
         is_taken = form_of(request) in self.takes
-        return httpx2.Response(200, json=ANSWER) if is_taken else httpx2.Response(400, json=REFUSAL)
+        return httpx2.Response(200, json=self.says) if is_taken else httpx2.Response(400, json=REFUSAL)
 
     @property
     def asked(self) -> list[str]:
@@ -94,49 +96,31 @@ async def test_calls_that_are_refused_together_step_down_once(endpoint: Endpoint
     assert isinstance(outcome.result, Turn)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        pytest.param({"content": "", "reasoning_content": '{"total_score": 78}'}, id="in-the-reasoning"),
-        pytest.param({"content": None, "tool_calls": [{"function": {"arguments": "{}"}}]}, id="in-a-tool-call"),
-        pytest.param({"content": '<think>{"total_score": 78}</think>'}, id="in-reasoning-inside-the-text"),
-    ],
-)
-async def test_a_form_of_json_that_leaves_no_text_is_given_up(server: Server, message: dict[str, Any]) -> None:
-    """What such a call cost is counted; without a form of JSON the answer stays empty."""
-    body = {
-        "choices": [{"message": message, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
-    }
-
-    def answer(asked: httpx2.Request) -> httpx2.Response:
-        server.requests.append(json.loads(asked.content))
-        return httpx2.Response(200, json=body)
-
-    endpoint = Endpoint("main", ProviderSettings(model="m"), None, 1, httpx2.MockTransport(answer))
-    outcomes = [await call(endpoint) for _ in range(3)]
-    await endpoint.close()
-
-    assert server.asked == ["json_schema", "json_object", "text"]
-    assert [outcome.result is None for outcome in outcomes] == [True, True, False]
-    assert [outcome.account and outcome.account["tokens"] for outcome in outcomes] == [3, 3, 3]
+# Answers without text, and how often they are asked for.
+NO_TEXT: dict[str, tuple[dict[str, Any], str, int]] = {
+    "JSON in the reasoning": ({"content": "", "reasoning_content": "{}"}, "stop", 2),
+    "JSON in a tool call": ({"content": None, "tool_calls": [{"function": {"arguments": "{}"}}]}, "tool_calls", 2),
+    "JSON in reasoning inside the text": ({"content": "<think>{}</think>"}, "stop", 2),
+    "cut": ({"content": ""}, "MAX_TOKENS", 1),
+    "filtered": ({"content": ""}, "SAFETY", 1),
+    "refused": ({"content": "", "refusal": "No."}, "stop", 1),
+}
 
 
-async def test_an_empty_answer_for_another_reason_keeps_the_form(server: Server) -> None:
-    for reason, refusal in (("MAX_TOKENS", None), ("SAFETY", None), ("stop", "No.")):
-        body = {"choices": [{"message": {"content": "", "refusal": refusal}, "finish_reason": reason}]}
-        network = httpx2.MockTransport(lambda _, body=body: httpx2.Response(200, json=body))
-        endpoint = Endpoint("main", ProviderSettings(model="m"), None, 1, network)
-        assert isinstance((await call(endpoint)).result, Turn)
+async def test_a_form_of_json_that_leaves_no_text_is_given_up(server: Server) -> None:
+    """From the first form that the provider's settings name on; what such a call cost is counted."""
+    server.takes = endpoint_module.JSON_LADDER
+    for name, (message, reason, calls) in NO_TEXT.items():
+        server.requests.clear()
+        usage = {"prompt_tokens": 1, "completion_tokens": 2}
+        server.says = {"choices": [{"message": message, "finish_reason": reason}], "usage": usage}
+        provider = ProviderSettings(model="m", reply_format="json_object")
+        endpoint = Endpoint("main", provider, None, 1, httpx2.MockTransport(server.answer))
+        outcomes = [await call(endpoint) for _ in range(calls)]
         await endpoint.close()
-
-
-async def test_a_provider_may_begin_with_another_form(server: Server) -> None:
-    settings = ProviderSettings(model="m", reply_format="json_object")
-    endpoint = Endpoint("main", settings, None, 1, httpx2.MockTransport(server.answer))
-
-    assert endpoint.prepare(QUESTION)["response_format"] == {"type": "json_object"}
-    await endpoint.close()
+        assert server.asked == ["json_object", "text"][:calls], name
+        assert [outcome.result is None for outcome in outcomes] == [True, False][-calls:], name
+        assert [outcome.account and outcome.account["tokens"] for outcome in outcomes] == [3] * calls, name
 
 
 async def test_an_endpoint_that_refuses_even_plain_text_is_not_asked_again(endpoint: Endpoint, server: Server) -> None:

@@ -101,13 +101,9 @@ async def test_a_total_without_an_outcome_survives_a_reminder_that_fails() -> No
     for name, failed in FAILED_REPAIRS.items():
         verdict = await judge(ScriptedJudge(NO_OUTCOME, *failed, TOOLS), IN_TEXT, reminders=1)
         assert (verdict.total_score, verdict.judge_outcome, verdict.flags) == (78, None, {"outcome_missing"}), name
+    assert (await judge(ScriptedJudge(NO_OUTCOME, TOOLS), IN_TEXT, reminders=0)).flags == {"outcome_missing"}
     with pytest.raises(JudgeUnavailable):
         await judge(ScriptedJudge(NO_OUTCOME, JudgeUnavailable("away")), IN_TEXT, is_final=False)
-
-
-async def test_without_reminders_a_missing_outcome_is_flagged_at_once() -> None:
-    verdict = await judge(ScriptedJudge(NO_OUTCOME, TOOLS), IN_TEXT, reminders=0)
-    assert (verdict.total_score, verdict.flags) == (78, {"outcome_missing"})
 
 
 # --- the repair ----------------------------------------------------------------------------------------

@@ -231,8 +231,9 @@ class Endpoint:
             return self._unavailable(_NO_COMPLETION)
         if reported := error_in(answer):
             return self._refused(fitted, request, key, response, reported, answer.get("usage"))
-        latency_ms = round((loop.time() - started) * 1000)
-        return self._answered(fitted, request, answer, response.headers, latency_ms)
+        return self._answered(
+            fitted, request, answer, response.headers, round((loop.time() - started) * 1000)
+        )
 
     def _refused(
         self,

@@ -111,9 +111,7 @@ def _plain(text: str) -> str:
 
 def _total_of_line(line: str) -> int | None:
     found = _score_of_line(line)
-    if found is None:
-        return None
-    if found["label"] and not found["other"] and not _NAMES_A_TOTAL.search(found["label"]):
+    if found is None or (found["label"] and not (found["other"] or _NAMES_A_TOTAL.search(found["label"]))):
         return None
     total = int(found["total"])
     return total if total <= 100 else None
@@ -179,8 +177,9 @@ def _quotations(lines: Sequence[str]) -> list[int | None]:
 
 def _is_in_quotation_marks(line: str) -> bool:
     """Whether the line begins with a quotation mark, or a quotation of several lines begins or ends in it."""
-    marks = sum(map(line.count, _DOUBLE_MARKS))
-    return line.lstrip("*_`# ").startswith((*_DOUBLE_MARKS, "'")) or marks % 2 == 1
+    return (
+        line.lstrip("*_`# ").startswith((*_DOUBLE_MARKS, "'")) or sum(map(line.count, _DOUBLE_MARKS)) % 2 == 1
+    )
 
 
 def _is_frame(lines: Sequence[str], quotations: Sequence[int | None], end: int) -> bool:
