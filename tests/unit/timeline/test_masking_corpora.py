@@ -69,34 +69,6 @@ def test_ids_and_values_of_other_names_behind_an_announcing_word_stay(text: str)
     assert mask_secrets(text) == text
 
 
-# Evidence that looks like a name and its value; one text a line, `\\n` within.
-EVIDENCE = r"""
-WHERE name LIKE '%Password Spray%' OR title ILIKE '%Token Theft%' OR title LIKE 'Credential Access%'
-event.name: '%LDAP query%' and process : "*auth bypass*"
-"jsonwebtoken": "^9.0.0", "keytar": ">=7.9.0", "dotenv-secret": ">=1.2 <2.0"
-jsonwebtoken: ^9.0.2\n  csrf-token: ">= 2.1.0-beta.3 < 3"
-imagePullSecrets: [{name: regcred}, {name: quay-2}]\nsecrets: [{name: builder-token-7xk2p}]
-ssh host key: SHA256:uNiVztksCsDhcc0u9e8BrmZYH6Tc4bqOf4gVBmhWzeQ
-Server host key: ssh-ed25519 SHA256:uNiVztksCsDhcc0u9e8BrmZYH6Tc4bqOf4gVBmhWzeQ
-RSA host key: MD5:43:51:43:a1:b5:fc:8b:b7:0a:3a:a9:b1:0f:66:73:a8
-known_hosts key: AAAAC3NzaC1lZDI1NTE5AAAAIJx3d0kYbG0o8i9v8xq1K5g2n0B3uQ9t7rFhX2m4cVwZ
-login by echo Y3VybCAtcyBodHRwOi8vMTAuMC4wLjEvYS5zaCB8IGJhc2g= | base64 -d\nbase64 -d <<< d2hvYW1pICYmIGlk
-3. **Auth Service**: Cannot acquire connections. 4. **API Key**: Payments service fails to start
-Due to database connectivity or API key issues\nRotate the access token today
-Mysql02,Mysql-MySQL_3306_Key Reads,0.0\n1614834240,Mysql02,Mysql-MySQL_3306_Key Write Requests,0.4
-service_key: default/Pod/logging-agent\nRemove the --auth flag from the command
-"session_id": "35cc6c90-b657-4819-b66c-c931c03ad569", "crew_key":"4d5b21867b638a1846a38dc4af8e29a4"
-{"id": "tooluse_c3W6SXv8R52iqzRZvKkZZA", "run": "run_9guMCbt68iSVgtsx6WdKMA18"}
-else outputs "Pass ". The input is 3 characters. Obtain the password: `kubectl get secret x -o jsonpath="{.data.y}"`
-"""
-
-
-@pytest.mark.parametrize("text", EVIDENCE.split("\n")[1:-1])
-def test_words_versions_names_and_public_keys_are_no_secrets(text: str) -> None:
-    text = text.replace("\\n", "\n")
-    assert mask_secrets(text) == text
-
-
 @pytest.mark.parametrize(
     ("text", "secret"),
     [

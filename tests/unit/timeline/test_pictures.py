@@ -3,7 +3,6 @@
 import base64
 import json
 import random
-from collections.abc import Callable
 
 import pytest
 from attacks import PLACES
@@ -22,14 +21,8 @@ TOKEN = OTHER.replace("/", "_").replace("+", "-")
 NESTED = json.dumps({"log": json.dumps({"data": LINES})})
 REPLACED: dict[str, tuple[str, str]] = {
     "data URL": (f"![x](data:image/png;base64,{PNG})", "![x]([image/png, 100 KB])"),
-    "data URL with parameters": (
-        f"src='data:image/svg+xml;charset=utf-8;base64,{OTHER}'",
-        "src='[image/svg+xml, 30 KB]'",
-    ),
-    "block of a model's API": (
-        json.dumps({"type": "image", "data": PNG}),
-        '{"type": "image", "data": "[image/png, 100 KB]"}',
-    ),
+    "data URL with parameters": (f"'data:a/svg+xml;charset=utf-8;base64,{OTHER}'", "'[a/svg+xml, 30 KB]'"),
+    "block of a model's API": (json.dumps({"data": PNG}), '{"data": "[image/png, 100 KB]"}'),
     "unknown kind": (f"a {OTHER} b", "a [base64, 30 KB] b"),
     "escaped slashes": (f"a {PNG} b".replace("/", r"\/"), "a [image/png, 102 KB] b"),
     "behind a secret's name": (f"password: {OTHER}\nuser: bob", "password: [base64, 30 KB]\nuser: bob"),
@@ -40,13 +33,7 @@ REPLACED: dict[str, tuple[str, str]] = {
     "lines": (f"at 10:02\n{LINES}\nat 10:03", "at 10:02\n[base64, 101 KB]\nat 10:03"),
     "lines in JSON in JSON": (NESTED, r'{"log": "{\"data\": \"[base64, 104 KB]\"}"}'),
 }
-KEPT = {
-    "short": f"a {OTHER[:1000]} b",
-    "one letter": "A" * 3000,
-    "rule": "-" * 3000,
-    "digest": "deadbeef01" * 300,
-    "prose": "A1 pod restarts and the node is ready " * 100,
-}
+KEPT = [OTHER[:1000], "A" * 3000, "-" * 3000, "deadbeef01" * 300, "A1 pod restarts and the node is ready " * 100]
 
 
 @pytest.mark.parametrize(("text", "shown"), REPLACED.values(), ids=REPLACED)
@@ -54,9 +41,8 @@ def test_base64_is_replaced(text: str, shown: str) -> None:
     assert Sanitizer(NONCE).text("E1", text) == shown
 
 
-@pytest.mark.parametrize("text", KEPT.values(), ids=KEPT)
-def test_other_long_runs_stay(text: str) -> None:
-    assert replace_pictures(text.encode()) == text.encode()
+def test_other_long_runs_stay() -> None:
+    assert [text[:20] for text in KEPT if replace_pictures(text.encode()) != text.encode()] == []
 
 
 @pytest.mark.parametrize(
@@ -81,18 +67,11 @@ def test_a_picture_costs_little_in_every_place(place: str) -> None:
     assert "context_shortened" not in context.flags
 
 
-HOSTILE: dict[str, Callable[[], str]] = {
-    "short lines": lambda: ("a" * 59 + "\n") * 30_000,
-    "written line ends": lambda: "\\n" * 900_000,
-    "backslashes": lambda: "\\" * 1_800_000,
-    "heads": lambda: "data:a;base64," * 120_000 + "a" * 2_000,
-    "parameters": lambda: "data:a" + ";a" * 900_000,
-    "a token's end": lambda: "\\n" * 900_000 + ".A",
-    "armour": lambda: "-----BEGIN A-----" * 100_000 + "a" * 2_000,
-}
+HOSTILE = ["a" * 59 + "\n", "\\n", "\\", "data:a;base64,", ";a", "-----BEGIN A-----", "%2B", "Aa1" * 30 + "\n "]
 
 
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_text_costs_little(text: Callable[[], str]) -> None:
-    data = f"{text()} {'Aa1' * 500}".encode()
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_hostile_text_costs_little(unit: str) -> None:
+    """Also before the end of a token, where a run is no picture."""
+    data = f"data:a{unit * (1_800_000 // len(unit))}.A {'Aa1' * 500}".encode()
     assert cpu_s(lambda: replace_pictures(data)) < 2
