@@ -23,7 +23,7 @@ REPLACED: dict[str, tuple[str, str]] = {
     "data URL": (f"![x](data:image/png;base64,{PNG})", "![x]([image/png, 100 KB])"),
     "data URL with parameters": (f"'data:a/svg+xml;charset=utf-8;base64,{OTHER}'", "'[a/svg+xml, 30 KB]'"),
     "block of a model's API": (json.dumps({"data": PNG}), '{"data": "[image/png, 100 KB]"}'),
-    "unknown kind": (f"a {OTHER} b", "a [base64, 30 KB] b"),
+    "unknown kind": (f"a {OTHER}. B", "a [base64, 30 KB]. B"),
     "escaped slashes": (f"a {PNG} b".replace("/", r"\/"), "a [image/png, 102 KB] b"),
     "behind a secret's name": (f"password: {OTHER}\nuser: bob", "password: [base64, 30 KB]\nuser: bob"),
     "value of a Secret": (

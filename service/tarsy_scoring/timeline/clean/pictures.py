@@ -22,14 +22,13 @@ _RUN = re.compile(
     (?:(?:\r?\n|\\++r?\\*+n)[ \t]*+[A-Za-z0-9+/_-]+(?=[=\s\\"'<)]|\Z))?(?:=|%3[Dd]){0,2})""",
     re.VERBOSE,
 )
+_PART_OF_TOKEN = re.compile(rb"\.[A-Za-z0-9_-]")  # behind the header of a JWT
 _LONG, _HEAD_BYTES = compile_bytes(r"[A-Za-z0-9+/_\\%-]{60}", capture=False), 300
 _KINDS = {
     b"iVBORw0KGg": b"image/png",
     b"/9j/": b"image/jpeg",
     b"R0lGOD": b"image/gif",
     b"JVBERi0": b"application/pdf",
-    b"UEsDB": b"application/zip",
-    b"H4sI": b"application/gzip",
 }
 
 
@@ -57,9 +56,7 @@ def _may_hold(at: int, data: bytes) -> bool:
 
 def _described(found: "re.Match[bytes]") -> bytes:
     run = found["run"]
-    is_token = (
-        found.string[found.end() : found.end() + 1] == b"."
-    )  # the header of a JWT, or it ends a sentence
+    is_token = _PART_OF_TOKEN.match(found.string, found.end())
     if run is None or len(run) < _LEAST_BYTES or is_token or not is_mixed(run):
         return found[0]
     known = next((kind for start, kind in _KINDS.items() if run.startswith(start)), b"base64")
