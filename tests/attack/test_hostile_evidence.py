@@ -174,9 +174,10 @@ async def test_a_hostile_judge_costs_one_score_and_little_memory(
     await service.announce(*REPLIES, *quotations, "beside-hostile-judges")
 
     async def ended(session_id: str) -> Any:
-        """The score, once it has ended or an attempt has failed."""
+        """The score, once it has ended, an attempt has failed, or it waits for a judge that rejects every request."""
         row = await service.score_of(session_id)
-        return row if row and (row["attempts_burned"] or row["completed_at"]) else None
+        has_ended = row and (row["attempts_burned"] or row["completed_at"] or row["waiting_reason"] == "rejected")
+        return row if has_ended else None
 
     with attack("hostile judges") as holds:
         row = await service.score_becomes("beside-hostile-judges", "completed")
