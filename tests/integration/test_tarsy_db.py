@@ -117,6 +117,14 @@ async def test_a_pooler_that_keeps_no_prepared_statements_is_named(connection: A
         await reader.close()
 
 
+async def test_the_server_notices_a_reader_that_vanished(source: TarsyDatabase) -> None:
+    """And TARSy's statements are not compiled, which may take longer than they run."""
+    names = ("tcp_keepalives_idle", "tcp_user_timeout", "jit")
+    async with source.tarsy.transaction() as (opened, _):
+        found = [await opened.fetchval("SELECT current_setting($1)", name) for name in names]
+    assert found == ["20", "40000", "off"]
+
+
 MAX_BYTES = 1_000_000
 LARGE_TEXT = f"repeat('x', {4 * MAX_BYTES})"  # stored compressed
 LARGE_JSON = f"jsonb_build_object('x', {LARGE_TEXT})"

@@ -119,12 +119,12 @@ async def test_a_server_error_that_may_last_is_tried_a_few_times(database: Datab
 
 # --- limits of transactions ----------------------------------------------------------------------------
 
-LIMITS = ("idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout", "transaction_timeout")
+LIMITS = ("idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout", "transaction_timeout", "jit")
 
 
 async def limits(connection: Connection) -> dict[str, str]:
     rows = await connection.fetch("SELECT name, setting, unit FROM pg_settings WHERE name = ANY($1)", LIMITS)
-    return {row["name"]: row["setting"] + row["unit"] for row in rows}
+    return {row["name"]: row["setting"] + (row["unit"] or "") for row in rows}
 
 
 async def test_limits_do_not_stay_with_a_server_connection_of_a_pooler(database_url: str) -> None:
@@ -133,6 +133,7 @@ async def test_limits_do_not_stay_with_a_server_connection_of_a_pooler(database_
         database = Database(pooler.url, "public", pool_size=2, statement_cache=0)
         await database.open()
         other = await asyncpg.connect(pooler.url, statement_cache_size=0)
+        await other.execute("SET jit = on")
         pid = "SELECT pg_backend_pid()"
 
         assert await database.once(lambda c: c.fetchval(pid)) == await other.fetchval(pid)
@@ -144,8 +145,9 @@ async def test_limits_do_not_stay_with_a_server_connection_of_a_pooler(database_
         "idle_in_transaction_session_timeout": "15000ms",
         "statement_timeout": "30000ms",
         "lock_timeout": "10000ms",
+        "jit": "off",
     } | ({"transaction_timeout": "40000ms"} if "transaction_timeout" in theirs else {})
-    assert theirs == dict.fromkeys(ours, "0ms")
+    assert theirs == dict.fromkeys(ours, "0ms") | {"jit": "on"}
 
 
 async def test_a_single_statement_that_fails_raises_its_error(scoring: Scoring) -> None:
