@@ -19,7 +19,7 @@ from tarsy_scoring.evaluation.interaction import (
     Tokens,
     measure_interaction,
 )
-from tarsy_scoring.timeline.model import Event, Timeline, ToolCall
+from tarsy_scoring.timeline.model import LONGEST_SESSION, Event, Timeline, ToolCall
 from unit.timeline.sessions import event, execution, of_events, stage, timeline
 
 MY_TOOL = CommandRules(r"my-tool\s+(\S+)", ("shell.run",))
@@ -251,6 +251,8 @@ def test_duration_runs_from_start_to_end_with_real_times() -> None:
         ({"started_at": None, "created_at": START}, None),
         ({"completed_at": None}, None),
         ({"completed_at": START - timedelta(seconds=1)}, None),
+        ({"completed_at": START + LONGEST_SESSION}, LONGEST_SESSION.total_seconds()),
+        ({"completed_at": START + LONGEST_SESSION + timedelta(seconds=1)}, None),
     ):
         assert measured(**WHILE | fields).duration_s == duration_s, fields
 

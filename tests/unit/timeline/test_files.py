@@ -207,6 +207,12 @@ def test_invalid_tokens_and_durations_are_unknown() -> None:
         assert timeline.evidence.missing == ()
 
 
+def test_no_call_lasts_longer_than_a_session_can() -> None:
+    for value, expected in ((604_800_000, 604_800_000), (604_800_001, None), (10**20, None)):
+        [execution] = parse_session(damaged(metadata={"tool_name": "get", "duration_ms": value})).stages[0].executions
+        assert [e.tool.duration_ms for e in execution.events if e.tool] == [expected]
+
+
 SINCE = datetime(2026, 1, 2, tzinfo=UTC)
 THEN, BEFORE = "2026-01-02T00:00:00Z", "2026-01-01T23:59:59Z"
 
