@@ -26,6 +26,7 @@ log = structlog.get_logger()
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # Kafka compacts closed segments only
 FOLLOW_METADATA_MS = 5_000  # delay until a tail sees new partitions, or a topic that was created again
 SILENCE_S = 30.0  # longest wait for the next record while a topic is read to the end
+LISTED_TRIES, LISTED_WAIT_S = 20, 0.1
 TAKE_LIMIT = 2000
 TAKE_S = 0.5  # longest delay until `Tail.follow` notices that it should stop
 
@@ -79,6 +80,10 @@ async def _ensure(
             # Brokers that have just started, or froze, are fenced until their next heartbeat.
             raise (BrokerAway if for_code(code).retriable or "fenced" in why else StartRefused)(why)
     log.info("kafka.topics_created", topics=missing)
+    for _ in range(LISTED_TRIES):  # brokers list a new topic a moment later, and readers look there
+        if set(missing) <= set(await admin.list_topics()):
+            return
+        await asyncio.sleep(LISTED_WAIT_S)
 
 
 # --- reading -------------------------------------------------------------------------------------------

@@ -48,9 +48,12 @@ async def test_only_an_error_that_lasts_refuses_the_start(
     monkeypatch: pytest.MonkeyPatch, code: int, said: str, *, lasts: bool
 ) -> None:
     answers = [SimpleNamespace(topic_errors=[("t", *answer)]) for answer in ((code, said), (0, ""))]
-    admin = AsyncMock(list_topics=AsyncMock(return_value=[]), create_topics=AsyncMock(side_effect=answers))
+    admin = AsyncMock(
+        list_topics=AsyncMock(side_effect=[[], [], [], ["t"]]), create_topics=AsyncMock(side_effect=answers)
+    )
     monkeypatch.setattr(topics, "AIOKafkaAdminClient", lambda **_: admin)
     monkeypatch.setattr(connect, "RETRY_S", 0.0)
+    monkeypatch.setattr(topics, "LISTED_WAIT_S", 0.0)
     env = {"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1", "SCORING_CREATE_TOPICS": "true"}
 
     with pytest.raises(StartRefused) if lasts else contextlib.nullcontext():
