@@ -22,7 +22,7 @@ CREATE TABLE sessions (
   alert_type    text,
   labels        jsonb NOT NULL DEFAULT '{}',
   status        text,
-  completed_at  timestamptz CHECK (completed_at >= '1970-01-02Z' AND completed_at < '2200-01-01Z'),
+  completed_at  timestamptz CHECK (completed_at >= '1970-01-01Z' AND completed_at < '2200-01-01Z'),
   first_seen_at timestamptz NOT NULL DEFAULT now()
 );
 -- Lists sort a session by its end, but never later than it was first seen, so that a wrong end sinks.
@@ -253,7 +253,7 @@ CREATE TABLE session_references (
   text         text NOT NULL,                      -- masked
   source_url   text,
   provided_by  text NOT NULL,
-  provided_at  timestamptz NOT NULL CHECK (provided_at >= '1970-01-02Z' AND provided_at < '2200-01-01Z'),
+  provided_at  timestamptz NOT NULL CHECK (provided_at >= '1970-01-01Z' AND provided_at < '2200-01-01Z'),
   request_id   uuid NOT NULL,                      -- of the first request that gave it
   given_at     timestamptz NOT NULL DEFAULT clock_timestamp()  -- by the last request that gave it
 );
@@ -474,7 +474,7 @@ CREATE TABLE tool_states (
   tool_key text NOT NULL,
   state    text NOT NULL CHECK (state IN ('open', 'planned', 'built')),
   since    timestamptz NOT NULL  -- start of the state, which may be earlier than the decision
-    CHECK (since >= '1970-01-02Z' AND since < '2200-01-01Z'),
+    CHECK (since >= '1970-01-01Z' AND since < '2200-01-01Z'),
   said_by  text NOT NULL,
   said_at  timestamptz NOT NULL DEFAULT now(),
   note     text
