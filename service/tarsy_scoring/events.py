@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic_core import from_json
 
 from tarsy_scoring.errors import InvalidMessage
-from tarsy_scoring.moments import moment
+from tarsy_scoring.postgres.moments import moment
 
 # Match with `fullmatch`: `$` would let a trailing newline pass.
 SESSION_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,254}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from tarsy_scoring.moments import moment
+from tarsy_scoring.postgres.moments import moment
 from tarsy_scoring.timeline.text import storable_json
 
 Row = dict[str, Any]

@@ -140,14 +140,12 @@ class CreatingKafka(EmbeddedKafka):
 
 @pytest.mark.skipif(kafka_lacks() is not None, reason="needs Apache Kafka")
 async def test_no_reader_lets_the_broker_create_a_topic() -> None:
-    broker = CreatingKafka()
-    await broker.start()
-    settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers})
-    options = security.connection_options(settings)
-    with pytest.raises(BrokerAway):
-        await Tail(options, "followed").start()
-    with pytest.raises(StartRefused):
-        [record async for record in read_topic(settings, "read")]
-    async with connected(AIOKafkaAdminClient(**options), options, "test") as admin:
-        assert await admin.list_topics() == []
-    await broker.close()
+    async with CreatingKafka() as broker:
+        settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers})
+        options = security.connection_options(settings)
+        with pytest.raises(BrokerAway):
+            await Tail(options, "followed").start()
+        with pytest.raises(StartRefused):
+            [record async for record in read_topic(settings, "read")]
+        async with connected(AIOKafkaAdminClient(**options), options, "test") as admin:
+            assert await admin.list_topics() == []

@@ -96,7 +96,7 @@ class Trends:
 
 async def trends(database: Database, selection: Selection, day_of: DayOf = "scored") -> Trends:
     """
-    Read the totals per day and fingerprint, without scores flagged for a contradiction or possible tampering.
+    Read the totals per day and fingerprint, without scores that have one of `DOUBTFUL_FLAGS`.
 
     Args:
         day_of: `scored` counts a score on the day on which it was made, so a rescored session moves to the

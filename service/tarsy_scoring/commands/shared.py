@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tarsy_scoring.moments import FIRST, LAST, moment
+from tarsy_scoring.postgres.moments import FIRST, LAST, moment
 
 # The command list and every help import this module, so functions import what only they use.
 if TYPE_CHECKING:

@@ -355,9 +355,8 @@ async def _read_end(pipe: asyncio.StreamReader) -> bytes:
 
 def _last_lines(errors: bytes, masking: Masking) -> str:
     lines = mask_secrets(errors.decode("utf-8", "replace"), masking).strip().splitlines()
-    line = shown(
-        " | ".join(lines[-_ERROR_LINES:]), 4 * _ERROR_BYTES
-    )  # markers are longer than what they hide
+    # Markers are longer than what they hide.
+    line = shown(" | ".join(lines[-_ERROR_LINES:]), 4 * _ERROR_BYTES)
     return line if len(line) <= _ERROR_CHARACTERS else f"…{line[1 - _ERROR_CHARACTERS :]}"
 
 

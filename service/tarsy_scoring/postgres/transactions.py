@@ -115,12 +115,8 @@ async def connection_of(pool: asyncpg.Pool, begin_s: float) -> AsyncIterator[Poo
         await pool.release(connection, timeout=ROLLBACK_S)
 
 
-async def as_it_is(_connection: asyncpg.Connection) -> None:
-    """Prepare nothing."""
-
-
 async def open_pool(
-    url: UrlSource, prepare: Callable[[asyncpg.Connection], Awaitable[None]] = as_it_is, **options: Any
+    url: UrlSource, prepare: Callable[[asyncpg.Connection], Awaitable[None]] | None = None, **options: Any
 ) -> asyncpg.Pool:
     """
     A pool without connections; each new one goes to the URL as it is then, and the server keeps it alive.
@@ -134,7 +130,8 @@ async def open_pool(
 
     async def prepare_session(connection: asyncpg.Connection) -> None:
         try:
-            await prepare(connection)
+            if prepare:
+                await prepare(connection)
             await connection.fetchval(_KEEP_ALIVE)
         except BaseException:
             connection.terminate()  # otherwise the pool would wait for the server to close it

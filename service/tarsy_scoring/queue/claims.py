@@ -14,8 +14,8 @@ import asyncpg
 from pydantic_core import from_json
 
 from tarsy_scoring.limits.rules import Standing, Standings
-from tarsy_scoring.moments import moment
 from tarsy_scoring.outbox.outbox import NewEvent
+from tarsy_scoring.postgres.moments import moment
 
 # A score whose worker was lost so often is a suspect: it may be what kills workers.
 SUSPECT_LOSSES = 2

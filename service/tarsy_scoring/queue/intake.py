@@ -34,7 +34,7 @@ from tarsy_scoring.events import (
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Consumer, Record
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
-from tarsy_scoring.moments import moment
+from tarsy_scoring.postgres.moments import moment
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.backlog import BOUNDS
 from tarsy_scoring.queue.capacity import Capacity

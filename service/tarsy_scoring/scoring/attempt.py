@@ -134,7 +134,7 @@ class Scorer:
         config = self.settings.config
         if attempt.claimed.is_unreadable:
             raise Unscorable(
-                "the stored labels or reference of the session cannot be read; erase the session"
+                "the stored labels or reference of the session cannot be read: correct the row, or erase it"
             )
         with self.tracing.step("gathering_context"):
             attempt.timeline = timeline = await self._fetch(attempt)

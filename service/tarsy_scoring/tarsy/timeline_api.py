@@ -31,7 +31,7 @@ from tarsy_scoring.errors import (
     SessionTooLarge,
     TimelineUnavailable,
 )
-from tarsy_scoring.moments import moment
+from tarsy_scoring.postgres.moments import moment
 from tarsy_scoring.tarsy.rows import assemble
 from tarsy_scoring.timeline.model import (
     LONGEST_SESSION,

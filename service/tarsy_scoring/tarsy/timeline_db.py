@@ -10,9 +10,9 @@ from typing import Any
 from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
-from tarsy_scoring.moments import moment
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS
+from tarsy_scoring.postgres.moments import moment
 from tarsy_scoring.postgres.url import UrlSource
 from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit
 from tarsy_scoring.tarsy.rows import assemble

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from tarsy_scoring.moments import moment
+from tarsy_scoring.postgres.moments import moment
 from tarsy_scoring.timeline.model import (
     LONGEST_SESSION,
     AvailableTool,

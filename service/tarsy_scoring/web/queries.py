@@ -32,7 +32,7 @@ from starlette.datastructures import QueryParams
 from tarsy_scoring.analytics.analytics import DayOf
 from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.events import Purpose
-from tarsy_scoring.moments import FIRST, LAST
+from tarsy_scoring.postgres.moments import FIRST, LAST
 from tarsy_scoring.scores.export import Chosen, Format
 from tarsy_scoring.scores.latest import Kind
 from tarsy_scoring.scores.session_list import LONGEST_CURSOR, Filters, Sort

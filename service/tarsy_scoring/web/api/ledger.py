@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tarsy_scoring.missing_tools import decisions
 from tarsy_scoring.missing_tools.decisions import Merge, ToolState, ToolStateName
-from tarsy_scoring.moments import moment
+from tarsy_scoring.postgres.moments import moment
 from tarsy_scoring.web.api.common import PLAIN_TEXT, scoring_routes
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.access import Admitted
