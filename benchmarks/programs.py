@@ -83,7 +83,7 @@ async def first_line(process: asyncio.subprocess.Process, log_file: Path) -> str
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A scripted judge that answers after `latency_s`."""
+    """A judge that answers after `latency_s`."""
 
     base_url: str
     pid: int
@@ -98,10 +98,12 @@ class Judge:
 
 
 @asynccontextmanager
-async def judge(latency_s: float, folder: Path) -> AsyncIterator[Judge]:
-    """Run a scripted judge in a process of its own. Raises: ProgramFailed, TimeoutError: it did not start."""
+async def judge(latency_s: float, folder: Path, of_peer: Path | None = None) -> AsyncIterator[Judge]:
+    """Run the scripted judge, or the peer's, in a process of its own. Raises: as `first_line`."""
     log_file = folder / "judge.log"
-    options = ("--latency", str(latency_s))
-    async with program("-m", "tarsy_scoring_lab.scripted_judge", *options, env={}, log_file=log_file) as process:
-        line = await first_line(process, log_file)
-        yield Judge(line, process.pid)
+    options = ("-m", "tarsy_scoring_lab.scripted_judge", "--latency", str(latency_s))
+    if of_peer:
+        options = ("-chat", f"-latency={latency_s}s")
+    executable = str(of_peer or sys.executable)
+    async with program(*options, env={}, log_file=log_file, executable=executable) as process:
+        yield Judge(await first_line(process, log_file), process.pid)

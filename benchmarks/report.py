@@ -35,11 +35,16 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The runs of one scenario, and their rates over the bare client's in the same round."""
+    """
+    The runs of one scenario.
+
+    Args:
+        beside: By the kind of another program: pairs of a run and the other's under the same load in the same round.
+    """
 
     scenario: Scenario
     runs: Sequence[Result]
-    ratios: Sequence[float]
+    beside: Mapping[str, Sequence[tuple[Result, Result]]]
 
     def spread(self, value: Callable[[Result], float | None]) -> Spread | None:
         """The spread of a value over the runs that have it; None if none has."""
@@ -50,10 +55,9 @@ class Summary:
         found = self.spread(value)
         return found.median if found else None
 
-    @property
-    def ratio_to_bare(self) -> Spread | None:
-        """Median and range of the ratios of the pairs; None if the bare client was not measured."""
-        return _spread(self.ratios)
+    def ratio(self, kind: str, value: Callable[[Result], float]) -> Spread | None:
+        """Median and range of a value over the other program's; None if that was not measured."""
+        return _spread([value(one) / value(other) for one, other in self.beside[kind]])
 
 
 def _spread(values: Sequence[float]) -> Spread | None:
@@ -67,32 +71,24 @@ def summarize_rounds(rounds: Sequence[Sequence[Result]]) -> list[Summary]:
     Args:
         rounds: The results of each round. A round lacks the scenarios that failed in it.
     """
-    scenarios = dict.fromkeys(r.scenario for results in rounds for r in results)
     summaries = []
-    for scenario in scenarios:
+    for scenario in dict.fromkeys(r.scenario for results in rounds for r in results):
         pairs = [(r, results) for results in rounds for r in results if r.scenario == scenario]
-        ratios = [ratio_to_bare(r, results) for r, results in pairs]
-        summaries.append(Summary(scenario, [r for r, _ in pairs], [ratio for ratio in ratios if ratio is not None]))
+        beside: dict[str, list[tuple[Result, Result]]] = {kind: [] for kind in _OTHERS}
+        for r, results in pairs:
+            for other in results:
+                if other.scenario.load == scenario.load and other.scenario.kind in beside.keys() - {scenario.kind}:
+                    beside[other.scenario.kind].append((r, other))
+        summaries.append(Summary(scenario, [r for r, _ in pairs], beside))
     return summaries
-
-
-def ratio_to_bare(result: Result, results: Sequence[Result]) -> float | None:
-    """Rate divided by the bare client's under the same load; None if it was not measured."""
-    asked = result.scenario
-    for other in results:
-        its = other.scenario
-        same_load = (its.latency_s, its.slots) == (asked.latency_s, asked.slots)
-        if its.kind == "bare" and same_load and its != asked:
-            return result.rate / other.rate
-    return None
 
 
 # What a report has of each scenario. CPU in seconds per score, memory in bytes, rates in scores per second.
 _VALUES: Mapping[str, Callable[[Result], float | None]] = {
     "rate": lambda r: r.rate,
     "whole_rate": lambda r: r.whole.rate,
-    "share_of_ideal": lambda r: r.share_of_ideal,
     "cpu_s": lambda r: r.cpu_s,
+    "all_cpu_s": lambda r: r.all_cpu_s,
     "judge_cpu_s": lambda r: r.others_cpu_s.get("judge"),
     "database_cpu_s": lambda r: r.others_cpu_s.get("database"),
     "broker_cpu_s": lambda r: r.others_cpu_s.get("broker"),
@@ -104,13 +100,21 @@ _VALUES: Mapping[str, Callable[[Result], float | None]] = {
     "judge_calls": lambda r: r.judge_calls / r.completed,
     "bystanders_share": lambda r: r.bystanders_share,
 }
+_OTHERS = ("bare", "peer")
+# The values that are divided by theirs, of the same round.
+_RATIOS: Mapping[str, Callable[[Result], float]] = {
+    "CPU": lambda r: r.all_cpu_s,
+    "scores/s": lambda r: r.rate,
+    "memory": lambda r: r.peak_rss,
+}
 
 
 def as_json(summaries: Sequence[Summary], about: dict[str, Any]) -> dict[str, Any]:
     """The report as JSON: of each value its median and range, to four digits. It has no host name and no path."""
     rows = []
     for one in summaries:
-        spreads = {name: one.spread(value) for name, value in _VALUES.items()} | {"ratio_to_bare": one.ratio_to_bare}
+        spreads = {name: one.spread(value) for name, value in _VALUES.items()}
+        spreads |= {f"{what} of {kind}": one.ratio(kind, value) for kind in _OTHERS for what, value in _RATIOS.items()}
         values = {name: spread.rounded() for name, spread in spreads.items() if spread is not None}
         rows.append(asdict(one.scenario) | {"runs": len(one.runs), "values": values})
     return {**about, "machine": machine(), "results": rows}
@@ -133,13 +137,16 @@ def print_table(console: Console, summaries: Sequence[Summary], about: dict[str,
     context = f"{about['context_bytes'] // 1000} KB per context"
     title = f"{at['cores']} cores, Python {at['python']}, {about['broker']}, {context}"
     table = Table(title=title, title_justify="left", caption_justify="left", caption=_CAPTION)
-    for heading in (*_HEADINGS, *_BESIDE):
+    for heading in (*_HEADINGS, *_CELLS):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for one in summaries:
         table.add_row(*_cells(one))
     console.print(table)
     for one in summaries:
         name, runs = one.scenario.name, one.runs
+        ratios = {what: one.ratio("peer", value) for what, value in _RATIOS.items()}
+        if found := [f"{what} {' '.join(ratio.text(2).split())}" for what, ratio in ratios.items() if ratio]:
+            console.print(f"  of peer  {name}: {', '.join(found)}")
         share = one.median(_VALUES["bystanders_share"])
         if share is not None and share > NOISY:
             console.print(f"  noisy    {name}: others used {share:.0%} of the machine")
@@ -148,41 +155,32 @@ def print_table(console: Console, summaries: Sequence[Summary], about: dict[str,
             console.print(f"  odd      {name}: {calls} calls of the judge for {completed} scores")
 
 
-_HEADINGS = ("", "scores", "/s", "/s all", "of ideal", "of bare", "CPU ms", "MB")
-_BESIDE = ("judge", "pg", "broker", "tx", "updates")
+_HEADINGS = ("", "scores", "/s", "of bare")
+_CELLS = {  # by heading: the value, its digits and factor
+    "/s all": ("whole_rate", 1, 1),
+    "CPU ms": ("cpu_s", 2, 1000),
+    "pg": ("database_cpu_s", 1, 1000),
+    "broker": ("broker_cpu_s", 1, 1000),
+    "all ms": ("all_cpu_s", 1, 1000),
+    "judge": ("judge_cpu_s", 1, 1000),
+    "MB": ("peak_rss", 0, 2**-20),
+    "tx": ("transactions", 1, 1),
+    "of tarsy": ("tarsy_transactions", 1, 1),
+    "updates": ("updates", 1, 1),
+}
 _CAPTION = (
-    "Medians, and below them least and most of the runs. /s: scores per second without ramp and tail; all: from "
-    "first claim to last completion. CPU ms per score and peak MB of the measured process; judge, pg, broker: CPU ms "
-    "per score of the processes beside it; tx: transactions per score, of both databases; updates: updated rows per "
-    "score."
+    "Medians, below them least and most of the runs. /s: scores per second without ramp and tail; all: from first claim to "
+    "last completion. CPU ms per score and peak MB of the measured process; pg, broker, judge: CPU ms of those processes per "
+    "score; all ms: without the judge. tx, of tarsy: transactions in both databases, updates: updated rows, per score."
 )
 
 
-def _transactions(r: Result) -> float | None:
-    """Per score in both databases; the peer has one."""
-    return r.own.transactions + (r.tarsy.transactions if r.tarsy else 0.0) if r.own else None
-
-
 def _cells(one: Summary) -> list[str]:
-    def cell(name: str, digits: int, factor: float = 1.0) -> str:
-        value = one.median(_VALUES[name])
-        return "" if value is None else f"{factor * value:.{digits}f}"
-
-    rate = one.spread(_VALUES["rate"])
-    ratio = one.ratio_to_bare
-    transactions = one.median(_transactions)
+    spreads = (one.spread(_VALUES["rate"]), 1), (one.ratio("bare", lambda r: r.rate), 2)
+    medians = [(one.median(_VALUES[name]), digits, factor) for name, digits, factor in _CELLS.values()]
     return [
         one.scenario.name,
         str(one.scenario.scores),
-        rate.text(1) if rate else "",
-        cell("whole_rate", 1),
-        cell("share_of_ideal", 2),
-        ratio.text(2) if ratio else "",
-        cell("cpu_s", 2, 1000),
-        cell("peak_rss", 0, 2**-20),
-        cell("judge_cpu_s", 1, 1000),
-        cell("database_cpu_s", 1, 1000),
-        cell("broker_cpu_s", 1, 1000),
-        "" if transactions is None else f"{transactions:.1f}",
-        cell("updates", 1),
+        *("" if spread is None else spread.text(digits) for spread, digits in spreads),
+        *("" if value is None else f"{factor * value:.{digits}f}" for value, digits, factor in medians),
     ]

@@ -61,14 +61,13 @@ class Scenario:
     is_stored: bool = False
 
     @property
-    def ideal(self) -> float:
-        """Scores per second if only the judge took time."""
-        return self.slots / (TURNS * self.latency_s)
+    def load(self) -> tuple[float, int]:
+        return self.latency_s, self.slots
 
     @property
     def limit_s(self) -> float:
         """Time limit of the measurement in seconds."""
-        return 120 + 5 * self.scores / min(self.ideal, 50.0)
+        return 120 + 5 * self.scores / min(self.slots / (TURNS * self.latency_s), 50.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +101,9 @@ class Result:
         return (self.steady or self.whole).rate
 
     @property
-    def share_of_ideal(self) -> float:
-        return self.rate / self.scenario.ideal
+    def all_cpu_s(self) -> float:
+        """CPU of the program, its database and its broker, without the judge."""
+        return self.cpu_s + sum(used for name, used in self.others_cpu_s.items() if name != "judge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,8 @@ class Bench:
             async with asyncio.timeout(scenario.limit_s):
                 return await self._measure_peer(scenario, progress)
         async with AsyncExitStack() as stack:
-            asked = await stack.enter_async_context(judge(scenario.latency_s, self.folder))
+            of_peer = self.peer and self.peer.model
+            asked = await stack.enter_async_context(judge(scenario.latency_s, self.folder, of_peer))
             async with asyncio.timeout(scenario.limit_s):
                 if scenario.kind == "bare":
                     return await self._measure_bare(scenario, asked, progress)

@@ -20,10 +20,10 @@ DECLARE
   place text := current_schema();
   owner text := (SELECT tableowner FROM pg_tables WHERE schemaname = place AND tablename = 'session_scores');
   name text;
-  -- What the API writes: requests, scores that it makes or cancels, their events, labels and review lists, decisions about
-  -- missing tools, kept answers, and who changed what.
+  -- What the API writes: requests, scores that it makes or cancels, their events, references, labels and review lists,
+  -- decisions about missing tools, kept answers, and who changed what.
   changed_by_api text[] := ARRAY[
-    'kept_answers', 'scoring_requests', 'session_scores', 'sessions', 'tool_merges',
+    'kept_answers', 'scoring_requests', 'session_references', 'session_scores', 'sessions', 'tool_merges',
     'tool_states'];
   added_by_api text[] := ARRAY['dirty_days', 'changes', 'score_labels', 'scoring_events'];
 BEGIN
@@ -54,5 +54,8 @@ BEGIN
   FOREACH name IN ARRAY added_by_api LOOP
     EXECUTE format('GRANT INSERT ON %I.%I TO scoring_api', place, name);
   END LOOP;
+  -- Of many references of a session the newest stay.
+  EXECUTE format('GRANT DELETE ON %I.session_references TO scoring_api', place);
+  EXECUTE format('GRANT UPDATE (confirmed_by, confirmed_at) ON %I.drift_findings TO scoring_api', place);
 END
 $roles$;

@@ -44,6 +44,7 @@ OUTGOING: Mapping[str, str] = {
     "scoring.progress": "A score entered a phase.",
     "scoring.completed": "A score is stored.",
     "scoring.failed": "There is no score and there will be none from this request.",
+    "scoring.request_superseded": "A newer request replaced one that waited.",
 }
 assert set(OUTGOING) == set(get_args(EventType))
 # What it is, its key, its headers.
@@ -228,7 +229,7 @@ def _key(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dashed(event_type: str) -> str:
-    return event_type.replace(".", "-")
+    return event_type.replace(".", "-").replace("_", "-")
 
 
 def _camel(name: str) -> str:

@@ -3,11 +3,13 @@ Generates files from the code: JSON Schemas, the AsyncAPI and OpenAPI documents,
 routes.
 
 `python schemas/generate.py` writes; with `--check` it writes nothing, names each file that differs, and
-then ends with status 1. The examples in `examples/` are written by hand and go into the AsyncAPI document.
+then ends with status 1. The examples in `examples/`, and the schemas of messages that this service only writes, are
+written by hand; both go into the AsyncAPI document.
 """
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,17 +27,13 @@ from tarsy_scoring.telemetry.metrics import PREFIX, Metrics, declarations
 from tarsy_scoring.web.app import application
 
 METRICS_BEGIN, METRICS_END = "<!-- metrics: generated from telemetry/metrics.yaml -->", "<!-- /metrics -->"
+TABLES_BEGIN, TABLES_END = "<!-- tables: generated from migrations/versions -->", "<!-- /tables -->"
 ROOT = Path(__file__).resolve().parents[1]
 
 MODELS: Mapping[str, type[BaseModel]] = {
     "session-completed": events.SessionCompleted,
     "rescore-requested": events.RescoreRequested,
-    "scoring-started": events.ScoringStarted,
-    "scoring-progress": events.ScoringProgress,
     "scoring-completed": events.ScoringCompleted,
-    "scoring-failed": events.ScoringFailed,
-    "scoring-windows": events.ScoringWindows,
-    "scoring-drift-detected": events.DriftDetected,
     "score-document": ScoreDocument,
 }
 
@@ -59,16 +57,32 @@ def render_all() -> dict[Path, str]:
     )
     files[Path("schemas/openapi.json")] = _as_json(application().openapi())
     files[Path("docs/configuration.md")] = configuration_page()
-    files[Path("docs/operations.md")] = _with_metrics((ROOT / "docs/operations.md").read_text("utf-8"))
+    for name, begin, end, part in (
+        ("docs/operations.md", METRICS_BEGIN, METRICS_END, _metrics_table()),
+        ("docs/architecture.md", TABLES_BEGIN, TABLES_END, _drawn_tables()),
+    ):
+        files[Path(name)] = _with_part(name, begin, end, part)
     return files
 
 
-def _with_metrics(page: str) -> str:
-    """The page with its table of metrics replaced."""
-    head, begin, rest = page.partition(METRICS_BEGIN)
-    _, end, tail = rest.partition(METRICS_END)
-    assert end, "docs/operations.md has lost the marks around its table of metrics"
-    return f"{head}{begin}\n{_metrics_table()}{end}{tail}"
+def _with_part(name: str, begin: str, end: str, part: str) -> str:
+    """The page with what stands between the marks replaced."""
+    head, begin, rest = (ROOT / name).read_text("utf-8").partition(begin)
+    _, end, tail = rest.partition(end)
+    assert end, f"{name} has lost the marks around its generated part"
+    return f"{head}{begin}\n{part}{end}{tail}"
+
+
+def _drawn_tables() -> str:
+    """Tables with foreign keys, as Mermaid draws them, and the names of the others."""
+    sql = "".join(path.read_text("utf-8") for path in sorted((ROOT / "migrations/versions").glob("*.py")))
+    tables = dict(re.findall(r"CREATE TABLE (\w+) \((.*?)\n\)", sql, re.DOTALL))
+    found = re.compile(r"(NOT NULL |PRIMARY KEY |\n +)?REFERENCES (\w+)")
+    links = [(table, to, given) for table, body in tables.items() for given, to in found.findall(body)]
+    ends = ((to, "||" if given else "|o", table) for table, to, given in links)
+    drawn = "".join(f'    {to} {end}--o{{ {table} : ""\n' for to, end, table in ends)
+    alone = ", ".join(f"`{table}`" for table in tables if not any(table in link for link in links))
+    return f"```mermaid\nerDiagram\n{drawn}```\n\nTables without a foreign key: {alone}.\n"
 
 
 def _metrics_table() -> str:

@@ -87,7 +87,7 @@ async def replay(folder: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as empty:
         recordings = Recordings(Path(empty))
         planned = plan_all(settings, bench, recordings)
-        judged = await judge_all(settings, planned, recordings, replies.ask_of)
+        judged = await judge_all(settings, planned, recordings, replies.ask_of, lambda: None)
     document = document_of(settings, bench, planned, judged)
     unasked = sum(map(len, replies.left.values()))
     found: dict[str, Any] = rounded(json.loads(to_json(document | {"replies_not_asked_for": unasked})))

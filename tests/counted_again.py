@@ -32,8 +32,8 @@ GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
 # Figures by chain: all scores, and the averages of those without doubtful flags.
 FIGURES = """
 SELECT s.chain_id, count(*) AS scores, count(s.total_score) FILTER (WHERE NOT s.flags ?| $5) AS count,
-  avg(s.total_score) FILTER (WHERE NOT s.flags ?| $5)::float8 AS average, count(s.outcome) AS outcomes,
-  count(*) FILTER (WHERE s.outcome = 'pass') AS passed, count(DISTINCT coalesce(s.judge_fingerprint, '')) AS judges,
+  avg(s.total_score) FILTER (WHERE NOT s.flags ?| $5)::float8 AS average, count(s.outcome) FILTER (WHERE <decides>) AS outcomes,
+  count(*) FILTER (WHERE s.outcome = 'pass' AND <decides>) AS passed, count(DISTINCT coalesce(s.judge_fingerprint, '')) AS judges,
   array_agg(DISTINCT s.criteria ORDER BY s.criteria) AS criteria,
   sum((s.usage ->> 'cost_usd')::numeric)::float8 AS judging_usd, count(s.usage ->> 'cost_usd') AS judging_costs,
   sum((s.interaction #>> '{agent_tokens,input}')::numeric)::float8 AS input_tokens,
@@ -42,13 +42,13 @@ SELECT s.chain_id, count(*) AS scores, count(s.total_score) FILTER (WHERE NOT s.
   sum((s.interaction ->> 'agent_cost_usd')::numeric)::float8 AS agent_usd,
   sum((s.interaction ->> 'duration_s')::numeric)::float8 AS duration_s
 FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
-WHERE <chosen> GROUP BY 1"""
+WHERE <chosen> GROUP BY 1""".replace("<decides>", "(s.pass_threshold IS NOT NULL OR jsonb_array_length(s.gates) > 0)")
 
 BANDS = f"""
-SELECT b.id AS band, s.total_score IS NOT NULL AS has_total, count(*) AS count
+SELECT s.criteria, b.id AS band, s.total_score IS NOT NULL AS has_total, count(*) AS count
 FROM {{schema}}.session_scores s
 LEFT JOIN unnest($5::text[], $6::int[], $7::int[]) AS b(id, low, high) ON s.total_score BETWEEN b.low AND b.high
-WHERE {SELECTED} GROUP BY 1, 2"""
+WHERE {SELECTED} GROUP BY 1, 2, 3"""
 
 CATEGORIES = f"""
 SELECT b.id AS band, grouping(b.id) = 1 AS is_all, s.criteria, c.key AS category,

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from builders import DEFAULT_CRITERIA, HASHES, Scoring
+from tarsy_scoring.studies import anchors, findings
+from tarsy_scoring.studies.detection import Look
 
 ALERTS = ("PodCrashLoop", "DiskPressure", "HighLatency")
 
@@ -62,3 +64,10 @@ async def plant_judgements(
     at = list(times or [datetime.now(UTC)] * len(ids))
     bound = (criteria, HASHES[criteria])
     await scoring.rows(_SCORES, ids, chain, list(numbers.values()), purpose, *bound, judge, at)
+
+
+async def look(scoring: Scoring, at: datetime, chain: str = "kubernetes") -> Look | None:
+    """Look at a chain for drift."""
+    standing = await anchors.standing(scoring.database, scoring.inbox.policy)
+    said = await anchors.judgements(scoring.database)
+    return await findings.look_at(scoring.database, chain, DEFAULT_CRITERIA, standing, said, at)

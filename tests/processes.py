@@ -360,8 +360,8 @@ class Service:
         try:
             await wait_until(reached, timeout_s, f"{count} scores are {condition}")
         except AssertionError as error:
-            statement = """SELECT status, current_stage, waiting_reason, error_kind, count(*), min(session_id) AS first
-                FROM session_scores GROUP BY 1, 2, 3, 4"""
+            statement = """SELECT status, waiting_reason, error_kind, count(*), min(session_id) AS first
+                FROM session_scores GROUP BY 1, 2, 3"""
             there_are = "\n".join(str(dict(row)) for row in await self.rows(statement))
             raise AssertionError(f"{error}\n{there_are}") from None
 

@@ -13,19 +13,17 @@ STORE = """
 WITH given AS (
   SELECT * FROM jsonb_populate_recordset(NULL::session_scores, $1::jsonb)
 ), known AS (
-  INSERT INTO sessions (session_id, chain_id, labels, status) SELECT session_id, chain_id, '{}', 'completed' FROM given
-  RETURNING session_id
+  INSERT INTO sessions (session_id, labels, status) SELECT DISTINCT session_id, '{}'::jsonb, 'completed' FROM given
+  ON CONFLICT DO NOTHING
 )
 INSERT INTO session_scores (score_id, session_id, request_id, chain_id, purpose, status, priority, score_triggered_by,
-  completed_at, total_score, failure_tags, usage, error_kind, attempt)
+  completed_at, total_score, failure_tags, usage, error_kind, criteria, flags, reference, attempt)
 SELECT g.score_id, session_id, g.score_id, g.chain_id, g.purpose, g.status, 1, 'auto', g.completed_at, g.total_score,
-  g.failure_tags, g.usage, g.error_kind, 1
-FROM given g JOIN known USING (session_id)
+  g.failure_tags, g.usage, g.error_kind, g.criteria, g.flags, g.reference, 1
+FROM given g
 """
 
-STORED = (
-    "SELECT chain_id, purpose, status, completed_at, total_score, failure_tags, usage, error_kind FROM session_scores"
-)
+STORED = "SELECT * FROM session_scores"
 
 
 def ended_score(ended_at: datetime, **columns: Any) -> dict[str, Any]:
@@ -42,6 +40,9 @@ def ended_score(ended_at: datetime, **columns: Any) -> dict[str, Any]:
         "failure_tags": [],
         "usage": {"cost_usd": 0.25},
         "error_kind": None,
+        "criteria": "investigation",
+        "flags": [],
+        "reference": None,
     } | columns
 
 
@@ -65,27 +66,38 @@ def random_score(chance: random.Random, ended_at: datetime, chains: tuple[str | 
         ended_at,
         total_score=chance.choice((None, *range(101))),
         failure_tags=chance.sample(["loop", "no_evidence", "wrong"], chance.randrange(3)),
+        criteria=chance.choice(("investigation",) * 4 + ("triage",)),
+        flags=chance.choice(([],) * 4 + (["ungrounded"], ["mostly_unseen"])),
+        reference=chance.choice((None,) * 4 + ({"text": "the disk"},)),
+        session_id=f"session-{chance.randrange(300)}",
         usage=chance.choice((None, {"cost_usd": None}, {"cost_usd": round(chance.random(), 9)})),
         **shared,
     )
 
 
 def windows_by_hand(
-    rows: Iterable[Mapping[str, Any]], chain: str | None, ends: Mapping[str, str], threshold: float = 50
+    rows: Iterable[Mapping[str, Any]], chain: str | None, ends: Mapping[str, str], threshold: float | None = None
 ) -> dict[str, Any]:
     """The figures of a chain, counted one row after the other, in the windows that end at `ends`."""
-    own = [r for r in rows if r["chain_id"] == chain and r["purpose"] == "production"]
+    production = [r for r in rows if r["purpose"] == "production"]
+    latest: dict[str, Mapping[str, Any]] = {}
+    for row in production:
+        if row["status"] == "completed" and row["reference"] is None:
+            latest[row["session_id"]] = max(row, latest.get(row["session_id"], row), key=lambda r: r["completed_at"])
+    counted = {r["score_id"] for r in latest.values() if r["criteria"] == "investigation"}
+    own = [dict(r) | {"counts": r["score_id"] in counted} for r in production if r["chain_id"] == chain]
     return {name: _window(own, name, datetime.fromisoformat(end), threshold) for name, end in ends.items()}
 
 
-def _window(rows: list[Mapping[str, Any]], name: str, end: datetime, threshold: float) -> dict[str, Any]:
+def _window(rows: list[Mapping[str, Any]], name: str, end: datetime, threshold: float | None) -> dict[str, Any]:
     start = end - timedelta(hours=int(name.removesuffix("h")))
     inside = [r for r in rows if r["completed_at"] is not None and start <= r["completed_at"] < end]
     completed = [r for r in inside if r["status"] == "completed"]
     without_number = [r["error_kind"] for r in inside if r["status"] != "completed"]
-    totals = [r["total_score"] for r in completed if r["total_score"] is not None]
+    sessions = [r for r in completed if r["counts"]]
+    totals = [r["total_score"] for r in sessions if r["total_score"] is not None and "mostly_unseen" not in r["flags"]]
     costs = [r["usage"]["cost_usd"] for r in completed if (r["usage"] or {}).get("cost_usd") is not None]
-    under = sum(total < threshold for total in totals)
+    under = sum(threshold is not None and total < threshold for total in totals)
     return {
         "start": start.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "end": end.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -94,9 +106,9 @@ def _window(rows: list[Mapping[str, Any]], name: str, end: datetime, threshold: 
         "mean": sum(totals) / len(totals) if totals else None,
         "under_threshold": under,
         "threshold": threshold,
-        "share_under_threshold": under / len(totals) if totals else None,
+        "share_under_threshold": None if threshold is None or not totals else under / len(totals),
         "failures": Counter(kind for kind in without_number if kind != "nothing_to_judge"),
         "nothing_to_judge": without_number.count("nothing_to_judge"),
-        "failure_tags": Counter(tag for r in completed for tag in r["failure_tags"]),
+        "failure_tags": Counter(tag for r in sessions for tag in r["failure_tags"]),
         "cost_usd": round(sum(costs), 9) if costs else None,
     }

@@ -16,7 +16,7 @@ CONTEXT = SimpleNamespace(
     alert="the alert",
     conversation="the timeline",
     entries={f"E{number}": (0, 0) for number in range(1, 100)},
-    entry_text=lambda entry: "what it shows",
+    entry=lambda entry: "what it shows",
 )
 
 

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -54,23 +55,28 @@ async def create_topic(topics: Topics, name: str, config: dict[str, str]) -> str
     return topic
 
 
-async def committed(topics: Topics, partition: int) -> int | None:
-    """The group's offset of a partition; None: none was committed."""
+async def committed(topics: Topics, partition: int, topic: str | None = None) -> int | None:
+    """The group's offset of a partition, by default of `session-completed`; None: none was committed."""
     options: dict[str, Any] = {"bootstrap_servers": topics.bootstrap_servers, "group_id": topics.group}
     reader = AIOKafkaConsumer(enable_auto_commit=False, **options)
     await reader.start()
     try:
-        return await reader.committed(TopicPartition(topics.session_completed, partition))
+        return await reader.committed(TopicPartition(topic or topics.session_completed, partition))
     finally:
         await reader.stop()
 
 
 @contextlib.asynccontextmanager
 async def running_intake(
-    topics: Topics, scoring: Scoring, metrics: Metrics | None = None, **env: str
+    topics: Topics,
+    scoring: Scoring,
+    metrics: Metrics | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+    **env: str,
 ) -> AsyncIterator[Intake]:
     stopping = asyncio.Event()
-    intake = Intake(load_settings(topics.env | env), scoring.inbox, cast(Any, Room()), metrics or Metrics())
+    room, settings = cast(Any, Room()), load_settings(topics.env | env)
+    intake = Intake(settings, scoring.inbox, room, metrics or Metrics(), monotonic=monotonic)
     running = asyncio.create_task(intake.run(stopping))
     try:
         yield intake

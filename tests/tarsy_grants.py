@@ -7,12 +7,12 @@ PAGE = Path(__file__).parents[1] / "docs" / "bridge.md"
 READER, WRITER = "scoring_reader", "scoring_writer"
 
 
-def blocks_of_sql() -> tuple[str, str, str]:
-    """The statements that create both roles, those that grant, and the grant for a bridge alone."""
-    roles, grants, bridge_alone = re.findall(
+def blocks_of_sql() -> tuple[str, str, str, str]:
+    """The statements that create both roles, those that grant, and the grants for a bridge alone and for memory."""
+    roles, grants, bridge_alone, memory = re.findall(
         r"^```sql\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
-    return roles, grants, bridge_alone
+    return roles, grants, bridge_alone, memory
 
 
 def grants_to(name: str, role: str, block: str | None = None) -> str:

@@ -131,7 +131,7 @@ class TarsyRest:
         session_id = request.match_info["session_id"]
         calls = {"mcp": defaultdict(list), "llm": defaultdict(list)}
         shown = {
-            "mcp": ("interaction_type", "server_name", "tool_name", "duration_ms", "created_at"),
+            "mcp": ("interaction_type", "server_name", "tool_name", "created_at"),
             "llm": ("interaction_type", "model_name", "input_tokens", "output_tokens", "created_at"),
         }
         for kind, keys in shown.items():

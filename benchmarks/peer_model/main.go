@@ -1,5 +1,7 @@
 // The model service of TARSy for benchmarks and tests: waits, then answers with text that ends in a score.
 //
+// With -chat it is an OpenAI-compatible endpoint instead, so that both services have the same judge.
+//
 // With -investigates it carries out investigations: it calls the first tool that it is offered, and concludes after
 // the result. It answers a conversation that holds the text of -fails with an error of the provider.
 //
@@ -7,11 +9,15 @@
 package main
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"net"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -69,20 +75,63 @@ func hasResult(request *llmv1.GenerateRequest) bool {
 	return false
 }
 
+// chat answers POST /v1/chat/completions as Generate does; GET /calls says how often.
+func (m *model) chat() http.Handler {
+	var calls atomic.Int64
+	usage := map[string]int{"prompt_tokens": 30000, "completion_tokens": 600, "total_tokens": 30600}
+	message := map[string]string{"role": "assistant", "content": m.answer}
+	choice := map[string]any{"index": 0, "message": message, "finish_reason": "stop"}
+	completion := map[string]any{
+		"id": "stand-in", "object": "chat.completion", "created": 0, "model": "stand-in", "usage": usage, "choices": []any{choice},
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", func(response http.ResponseWriter, request *http.Request) {
+		var asked struct {
+			Messages []struct{ Role, Content string }
+		}
+		body, err := io.ReadAll(request.Body)
+		if err == nil {
+			err = json.Unmarshal(body, &asked)
+		}
+		if err != nil || len(asked.Messages) == 0 {
+			http.Error(response, "expected messages", http.StatusBadRequest)
+			return
+		}
+		calls.Add(1)
+		time.Sleep(m.latency)
+		response.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(response).Encode(completion)
+	})
+	mux.HandleFunc("GET /calls", func(response http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(response, calls.Load())
+	})
+	return mux
+}
+
 func main() {
 	latency := flag.Duration("latency", 0, "wait before each answer")
 	size := flag.Int("answer-bytes", 2500, "about the size of an answer")
 	investigates := flag.Bool("investigates", false, "call a tool before the answer, where there are tools")
 	fails := flag.String("fails", "", "answer conversations with this text with an error")
+	chat := flag.Bool("chat", false, "serve chat completions over HTTP in place of TARSy's protocol")
 	flag.Parse()
 	sentence := "The agent compared the pods before it concluded. "
-	answer := strings.Repeat(sentence, 1+*size/len(sentence)) + "\n72"
+	breakdown := "Logical Flow: 18/25\nConsistency: 18/25\nTool Relevance: 18/25\nSynthesis Quality: 18/25"
+	answer := strings.Repeat(sentence, 1+*size/len(sentence)) + "\n\nOutcome: correct\n\n" + breakdown + "\n\n72"
+	if *investigates {
+		answer = sentence // an agent that states a total would seem to steer the judge
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		log.Fatal(err)
 	}
+	stand := &model{latency: *latency, answer: answer, investigates: *investigates, fails: *fails}
+	if *chat {
+		fmt.Printf("http://%s/v1\n", listener.Addr())
+		log.Fatal(http.Serve(listener, stand.chat()))
+	}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(64 << 20))
-	llmv1.RegisterLLMServiceServer(server, &model{latency: *latency, answer: answer, investigates: *investigates, fails: *fails})
+	llmv1.RegisterLLMServiceServer(server, stand)
 	fmt.Println(listener.Addr())
 	log.Fatal(server.Serve(listener))
 }

@@ -20,7 +20,8 @@ CREATE TABLE sessions (
   session_id    text PRIMARY KEY,
   chain_id      text,
   alert_type    text,
-  labels        jsonb NOT NULL DEFAULT '{}',
+  labels        jsonb NOT NULL DEFAULT '{}'  -- of all events and of the source, together
+    CHECK (jsonb_array_length(jsonb_path_query_array(labels, '$.keyvalue()')) <= 50),
   status        text,
   completed_at  timestamptz CHECK (completed_at >= '1970-01-01Z' AND completed_at < '2200-01-01Z'),
   first_seen_at timestamptz NOT NULL DEFAULT now()
@@ -33,6 +34,7 @@ CREATE INDEX sessions_of_alert_type
   ON sessions (alert_type, least(completed_at, first_seen_at) DESC, session_id DESC);
 CREATE INDEX sessions_by_prefix ON sessions (lower(session_id) text_pattern_ops);
 CREATE INDEX sessions_by_alert_prefix ON sessions (lower(alert_type) text_pattern_ops);
+CREATE INDEX sessions_first_seen ON sessions (first_seen_at);
 CREATE INDEX sessions_labels ON sessions USING gin (labels jsonb_path_ops);
 
 -- The full content of criteria that scores were judged under, by its hash.
@@ -73,7 +75,6 @@ CREATE TABLE session_scores (
   lease_owner uuid,
   lease_token uuid,
   lease_expires_at timestamptz,
-  current_stage text,
   nonce text NOT NULL DEFAULT replace(gen_random_uuid()::text, '-', ''),
   -- what was asked, who answered
   criteria text,
@@ -190,6 +191,8 @@ CREATE TABLE score_alternative_approaches (
   PRIMARY KEY (score_id, ordinal)
 );
 
+CREATE INDEX score_alternative_approaches_name ON score_alternative_approaches (name);
+
 CREATE TABLE score_alternative_approach_steps (
   score_id         uuid NOT NULL,
   approach_ordinal int NOT NULL,
@@ -199,7 +202,17 @@ CREATE TABLE score_alternative_approach_steps (
   PRIMARY KEY (score_id, approach_ordinal, ordinal),
   FOREIGN KEY (score_id, approach_ordinal)
     REFERENCES score_alternative_approaches (score_id, ordinal) ON DELETE CASCADE
-)
+);
+
+-- For queries of people: what trends count of each session, under each criteria, with column names of the first design.
+CREATE VIEW score_history AS
+SELECT DISTINCT ON (session_id, criteria_hash)
+  score_id, session_id, chain_id, criteria, criteria_hash, judge_fingerprint, total_score, score_breakdown,
+  score_analysis AS score_reasoning, score_analysis, missing_tools_analysis, failure_tags, flags, outcome,
+  score_triggered_by, created_at, started_at, completed_at, completed_at AS scored_at
+FROM session_scores
+WHERE status = 'completed' AND purpose = 'production' AND total_score IS NOT NULL AND reference IS NULL
+ORDER BY session_id, criteria_hash, completed_at DESC, score_id
 """
 
 REQUESTS = """
@@ -219,6 +232,7 @@ CREATE TABLE scoring_requests (
   requested_by text NOT NULL,
   force        boolean NOT NULL,
   use_reference boolean NOT NULL DEFAULT true,
+  is_reference_refused boolean NOT NULL DEFAULT false,  -- it gave one, which events may not
   criteria     text,
   reason       text,
   priority     smallint NOT NULL,
@@ -255,7 +269,8 @@ CREATE TABLE session_references (
   provided_by  text NOT NULL,
   provided_at  timestamptz NOT NULL CHECK (provided_at >= '1970-01-01Z' AND provided_at < '2200-01-01Z'),
   request_id   uuid NOT NULL,                      -- of the first request that gave it
-  given_at     timestamptz NOT NULL DEFAULT clock_timestamp()  -- by the last request that gave it
+  given_at     timestamptz NOT NULL DEFAULT clock_timestamp(), -- by the last request that gave it
+  sent_by      text                                -- who sent it, which `provided_by` need not name
 );
 CREATE INDEX session_references_of_session ON session_references (session_id, given_at);
 
@@ -437,11 +452,13 @@ CREATE TABLE erasures (
 );
 CREATE INDEX erasures_of_session ON erasures (session_hash);
 
--- Every label, including those that the same person replaced later; the last one of each person counts.
+-- Every label of a session, including those that the same person replaced later; of each session the last one of
+-- each person counts. A review in TARSy is one label, which a changed review replaces.
 CREATE TABLE score_labels (
   label_id    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  score_id    uuid NOT NULL REFERENCES session_scores ON DELETE CASCADE,
+  score_id    uuid REFERENCES session_scores ON DELETE CASCADE,  -- on whose page it was given
   session_id  text NOT NULL REFERENCES sessions ON DELETE CASCADE,
+  source      text NOT NULL DEFAULT 'api' CHECK (source IN ('tarsy', 'page', 'api')),
   labelled_by text NOT NULL,
   labelled_at timestamptz NOT NULL DEFAULT now(),
   agrees      boolean,
@@ -449,10 +466,12 @@ CREATE TABLE score_labels (
   number      double precision CHECK (number BETWEEN 0 AND 100),
   reason      text,
   is_random   boolean NOT NULL DEFAULT false,  -- of a score in the random part of the review list
-  CONSTRAINT a_label_says_something CHECK (agrees IS TRUE OR outcome IS NOT NULL OR number IS NOT NULL)
+  CONSTRAINT a_label_says_something CHECK (agrees IS TRUE OR outcome IS NOT NULL OR number IS NOT NULL),
+  CONSTRAINT a_review_is_of_no_score CHECK ((source = 'tarsy') = (score_id IS NULL))
 );
 CREATE INDEX score_labels_of_score ON score_labels (score_id, label_id);
-CREATE INDEX score_labels_of_session ON score_labels (session_id)
+CREATE INDEX score_labels_of_session ON score_labels (session_id);
+CREATE UNIQUE INDEX score_labels_of_tarsy ON score_labels (session_id) WHERE source = 'tarsy'
 """
 
 TOOLS = """
@@ -515,11 +534,14 @@ CREATE TABLE drift_findings (
   meaning         jsonb NOT NULL,
   found_at        timestamptz NOT NULL DEFAULT now(),
   is_event        boolean NOT NULL,     -- whether to publish it: a change that was not published before
-  published_at    timestamptz
+  published_at    timestamptz,
+  confirmed_by    text,                 -- who has seen it; null: it stands on the page of the week
+  confirmed_at    timestamptz
 );
 CREATE INDEX drift_findings_of_chain ON drift_findings (chain_id, criteria, found_at DESC);
 CREATE INDEX drift_findings_recent ON drift_findings (found_at DESC);
-CREATE INDEX drift_findings_unpublished ON drift_findings (found_at) WHERE is_event AND published_at IS NULL
+CREATE INDEX drift_findings_unpublished ON drift_findings (found_at) WHERE is_event AND published_at IS NULL;
+CREATE INDEX drift_findings_unconfirmed ON drift_findings (found_at) WHERE is_event AND confirmed_at IS NULL
 """
 
 TARSY = """
@@ -528,7 +550,8 @@ TARSY = """
 CREATE TABLE bridge_bookmark (
   singleton      boolean PRIMARY KEY DEFAULT true CHECK (singleton),
   since          timestamptz NOT NULL,  -- sessions that ended earlier are not announced
-  settled_before timestamptz NOT NULL
+  settled_before timestamptz NOT NULL,
+  reviews_until  timestamptz            -- reviews that TARSy committed earlier are labels; null: none were read
 );
 
 -- Sessions that were announced and are not settled, so that the next sweep does not announce them again; and
@@ -543,8 +566,8 @@ CREATE INDEX bridge_announced_open ON bridge_announced (session_id) WHERE event_
 
 -- Scoring events up to this position were handled: their scores are in TARSy's tables, or will never be.
 CREATE TABLE write_back_bookmark (
-  singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
-  position  bigint NOT NULL
+  follower text PRIMARY KEY,  -- write_back, memory
+  position bigint NOT NULL
 )
 """
 

@@ -30,7 +30,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Score sessions": ("score", "backfill", "rescore"),
     "Look at scores": ("export", "report", "calibrate", "criteria"),
     "Manage": (
-        *("check-config", "doctor", "pause", "resume", "dead-letters", "erase", "prune"),
+        *("check-config", "doctor", "pause", "resume", "dead-letters", "tokens", "erase", "prune"),
         *("insights", "recount"),
     ),
 }

@@ -11,20 +11,10 @@ The exception tree. Each branch is one reaction, so a caller catches the branch 
     │   ├── EvidenceIncomplete
     │   ├── JudgeUnavailable
     │   └── AttemptTimedOut
-    ├── WaitFor                 put the score back with a due time; burns nothing
-    │   ├── SourceAway
-    │   ├── SessionNotReady
-    │   ├── RateLimited
-    │   ├── KeyRejected
-    │   ├── QuotaExhausted
-    │   ├── CircuitOpen
-    │   ├── RequestsRejected
-    │   ├── BudgetExhausted
-    │   └── Paused
+    ├── WaitFor                 put the score back with a due time; burns nothing; `waiting_for` says for what
     ├── Unscorable              fail the score at once
     │   ├── SessionNotFound, SessionNotTerminal, SessionTooLarge, NothingToJudge
     │   ├── ContextTooLong (PromptTooLong), UnknownCriteria
-    │   ├── NoScoreInAnswer, InvalidStructuredAnswer, AnswerCut, EmptyAnswer
     │   └── Refused, ContentFiltered, JudgeRejectedRequest
     └── LeaseLost               the lease was lost: stop quietly
 
@@ -34,7 +24,7 @@ A message names the action, the object, the reason and a remedy. It never contai
 answer of the judge or a secret, because messages are stored, logged and published.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal
 
 WaitingFor = Literal[
@@ -85,13 +75,18 @@ class InvalidMessage(ScoringError):
         self.reason = reason
 
 
-class _AttemptError(ScoringError):
+class AttemptError(ScoringError):
     """An error with which an attempt can end; `error_kind` is stored with the score."""
 
-    error_kind: ClassVar[str]
+    error_kind: str
+
+    @property
+    def word(self) -> str:
+        """What the score waits for, or the kind of its failure."""
+        return self.error_kind
 
 
-class RetryLater(_AttemptError):
+class RetryLater(AttemptError):
     """Transient: a later attempt may succeed. Burns an attempt."""
 
     error_kind = "internal"
@@ -138,94 +133,57 @@ class AttemptTimedOut(RetryLater):
     error_kind = "attempt_timed_out"
 
 
-class WaitFor(_AttemptError):
+# What waiting means for a score whose time is used up meanwhile; for the others the judge was unavailable.
+_KINDS: Mapping[WaitingFor, str] = {
+    "key": "judge_auth",
+    "rejected": "judge_rejected_request",
+    "source": "timeline_unavailable",
+}
+
+
+class WaitFor(AttemptError):
     """
     The score has to wait for something outside of it and loses no attempt.
 
+    `session`: the event arrived before the session, which is not found, not terminal or has no event yet.
+    `rate_limit`: the provider asks for a longer wait than a worker should sleep, or our rate is used up.
+    `key`, `quota`: an operator must replace the key, pay or raise the quota. `circuit`, `rejected`: after a
+    cool-down calls probe the provider, which failed too often in a row, or rejects every request. `budget`: of
+    this UTC day. `pause`: by an operator. `source`: it does not answer; the time of such an attempt does not
+    count.
+
     Args:
         due_s: Seconds until the next claim, > 0.
+        error_kind: Kind of the end when the wait is over; default: that of `waiting_for`.
     """
 
-    error_kind = "judge_unavailable"
-    waiting_for: ClassVar[WaitingFor]
-
-    def __init__(self, message: str, due_s: float) -> None:
+    def __init__(
+        self, message: str, due_s: float, waiting_for: WaitingFor, error_kind: str | None = None
+    ) -> None:
         super().__init__(message)
         self.due_s = due_s
+        self.waiting_for = waiting_for
+        self.error_kind = error_kind or _KINDS.get(waiting_for, "judge_unavailable")
+
+    @property
+    def word(self) -> str:
+        return self.waiting_for
 
 
-class SourceAway(WaitFor):
-    """The timeline source does not answer; the time of such an attempt does not count."""
-
-    error_kind = "timeline_unavailable"
-    waiting_for = "source"
-
-
-class SessionNotReady(WaitFor):
+class Unscorable(AttemptError):
     """
-    The event arrived before the session: the session is not found yet, not terminal yet, or has no event yet.
+    Permanent: every attempt would end the same way. `status` is that of the score afterwards.
 
     Args:
-        error_kind: Kind of the end when the grace period is over: `session_not_found`, `session_not_terminal`
-            or `nothing_to_judge`.
+        error_kind: Of an error that is handled like all others, such as `answer_cut` after two cut answers.
     """
-
-    waiting_for = "session"
-
-    def __init__(self, message: str, due_s: float, error_kind: str) -> None:
-        super().__init__(message, due_s)
-        self.error_kind = error_kind  # type: ignore[misc]  # the only branch where it differs per instance
-
-
-class RateLimited(WaitFor):
-    """The provider asks for a longer wait than a worker should sleep, or the configured rate is used up."""
-
-    waiting_for = "rate_limit"
-
-
-class KeyRejected(WaitFor):
-    """The provider rejects the key, mostly with 401 or 403: an operator must replace it."""
-
-    error_kind = "judge_auth"
-    waiting_for = "key"
-
-
-class QuotaExhausted(WaitFor):
-    """The provider reports a used-up quota, credit or budget: an operator must pay or raise it."""
-
-    waiting_for = "quota"
-
-
-class CircuitOpen(WaitFor):
-    """The provider failed too often in a row; after a cool-down one call probes it."""
-
-    waiting_for = "circuit"
-
-
-class RequestsRejected(WaitFor):
-    """The provider rejects every request, so no rejection is about a request; calls probe it after a cool-down."""
-
-    error_kind = "judge_rejected_request"
-    waiting_for = "rejected"
-
-
-class BudgetExhausted(WaitFor):
-    """The budget of this UTC day is spent or reserved; the score waits for released money or the next day."""
-
-    waiting_for = "budget"
-
-
-class Paused(WaitFor):
-    """An operator paused the chain, the provider, or all judging."""
-
-    waiting_for = "pause"
-
-
-class Unscorable(_AttemptError):
-    """Permanent: every attempt would end the same way. `status` is that of the score afterwards."""
 
     error_kind = "internal"
     status: ClassVar[Literal["failed", "cancelled"]] = "failed"
+
+    def __init__(self, message: str, error_kind: str | None = None) -> None:
+        super().__init__(message)
+        self.error_kind = error_kind or self.error_kind
 
 
 class SessionNotFound(Unscorable):
@@ -296,18 +254,6 @@ class UnknownCriteria(Unscorable):
     error_kind = "unknown_criteria"
 
 
-class NoScoreInAnswer(Unscorable):
-    """The answer has no total on the last line, even after all reminders."""
-
-    error_kind = "no_score_in_answer"
-
-
-class InvalidStructuredAnswer(Unscorable):
-    """The answer holds no JSON that matches the schema, even after all reminders."""
-
-    error_kind = "invalid_structured_answer"
-
-
 class Refused(Unscorable):
     """The judge refused to answer."""
 
@@ -318,18 +264,6 @@ class ContentFiltered(Unscorable):
     """The provider's content filter withheld the answer."""
 
     error_kind = "content_filtered"
-
-
-class AnswerCut(Unscorable):
-    """The answer reached the reply limit twice, the second time a larger limit."""
-
-    error_kind = "answer_cut"
-
-
-class EmptyAnswer(Unscorable):
-    """The judge returned an empty answer."""
-
-    error_kind = "empty_answer"
 
 
 class JudgeRejectedRequest(Unscorable):

@@ -8,10 +8,13 @@ independently. A field is only ever added, with a default.
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime
+from hashlib import sha256
+from itertools import islice
 from typing import Annotated, Any, Literal, Self, TypeVar
 
+import structlog
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -41,6 +44,10 @@ SessionId = Annotated[
 EventId = Annotated[str, Field(min_length=1, max_length=255)]
 BOTH_REFERENCES = "`reference` and `use_reference: false` exclude each other"
 MAX_REFERENCE_CHARACTERS, MAX_URL_CHARACTERS = 20_000, 2000
+MAX_LABELS, MAX_LABEL_NAME, MAX_LABEL_VALUE = 50, 100, 1000
+MAX_REFERENCES = 10  # of a session, apart from those that a score was judged against
+UNNAMED = ("auto", "event")  # requested by events that name no person
+_log = structlog.get_logger()
 # Producers that always send a field may send it empty; that means the same as null.
 _OR_EMPTY = BeforeValidator(lambda v: None if v == "" else v)
 Name = Annotated[str | None, Field(max_length=255), _OR_EMPTY]
@@ -55,6 +62,32 @@ def _bounded(value: object, handler: ValidatorFunctionWrapHandler, info: Validat
 
 _TIME = re.compile(r"[+-]?[0-9]{4,9}-[0-9]{2}-[0-9]{2}[Tt ].*")
 Moment = Annotated[datetime | None, WrapValidator(_bounded)]
+
+
+def bounded_labels(labels: Mapping[str, str], session_id: str | None = None) -> dict[str, str]:
+    """
+    The first `MAX_LABELS` labels with a name and a value that are not too long.
+
+    Args:
+        session_id: Of the session that they describe. With it, a warning tells how many are left out.
+    """
+    short = (
+        pair for pair in labels.items() if len(pair[0]) <= MAX_LABEL_NAME and len(pair[1]) <= MAX_LABEL_VALUE
+    )
+    kept = dict(islice(short, MAX_LABELS))
+    if session_id is not None and len(kept) < len(labels):
+        _log.warning("labels.left_out", session_id=session_id, labels=len(labels) - len(kept))
+    return kept
+
+
+def sender_of_event(name: str) -> str:
+    """The sender in words, so that a name that an event claims does not look like a signed-in person's."""
+    return name if name in UNNAMED else f"event: {name}"
+
+
+Labels = Annotated[
+    dict[str, str], AfterValidator(lambda labels, info: bounded_labels(labels, info.data.get("session_id")))
+]
 Purpose = Literal["production", "consistency", "anchor", "shadow"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -149,7 +182,9 @@ class SessionCompleted(_Incoming):
     )
     alert_type: Name = None
     completed_at: Moment = None
-    labels: dict[str, str] | None = Field(None, description='For comparisons, e.g. `{"guidance": "v2"}`.')
+    labels: Labels | None = Field(
+        None, description='For comparisons, e.g. `{"guidance": "v2"}`; 50, of 100 and 1,000 characters.'
+    )
     timestamp: Moment = None
 
 
@@ -169,26 +204,8 @@ class RescoreRequested(Referring, _Incoming):
 
 # --- out -----------------------------------------------------------------------------------------------
 
-EventType = Literal["scoring.started", "scoring.progress", "scoring.completed", "scoring.failed"]
-Phase = Literal[
-    "queued",
-    "waiting_retry",
-    "gathering_context",
-    "evaluating_gates",
-    "analyzing_methodology",
-    "repairing",
-    "sampling",
-    "identifying_missing_tools",
-    "storing",
-]
-
-
-# Read by rolling windows, which must see the same time as queries over the table.
-Ended = Annotated[
-    datetime | None,
-    Field(
-        description="`completed_at` of the score, just before `timestamp`; null in events of older versions."
-    ),
+EventType = Literal[
+    "scoring.started", "scoring.progress", "scoring.completed", "scoring.failed", "scoring.request_superseded"
 ]
 
 
@@ -201,8 +218,11 @@ class Usage(_Model):
     cost_usd: Annotated[float, Field(ge=0)] | None = None
 
 
-class InteractionTotals(_Model):
-    """Measured facts about the tool calls of a session; a rate is null where there was no command."""
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """
+    Counts all commands, or those of a tool or subcommand. Rates are None where there are no commands.
+    """
 
     total_commands: Count
     unique_commands: Count
@@ -212,12 +232,20 @@ class InteractionTotals(_Model):
     repeated_after_failure: Count
     error_rate: Share | None
     retry_rate: Share | None
-    first_try_success_rate: Share | None
+    first_try_success_rate: Share | None  # new commands that succeeded / all commands; repetition lowers it
     iteration_ratio: Share | None
-    completed: bool = Field(description="Whether the session ended as `completed`.")
 
 
-class _Outgoing(_Model):
+@dataclass(frozen=True, slots=True)
+class InteractionTotals(Counts):
+    """Measured facts about the tool calls of a session; a rate is null where there was no command."""
+
+    completed: Annotated[bool, Field(description="Whether the session ended as `completed`.")]
+
+
+class ScoringCompleted(_Model):
+    """A completed score was stored. Each score ends with this event or with `scoring.failed`."""
+
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     event_id: str = Field(description="Drop an event whose id was seen: delivery is at least once.")
@@ -237,24 +265,6 @@ class _Outgoing(_Model):
         [],
         description="Fields that are empty or absent here, since the topic does not allow so large an event.",
     )
-
-
-class ScoringStarted(_Outgoing):
-    """An attempt began; once per attempt."""
-
-    type: Literal["scoring.started"]
-
-
-class ScoringProgress(_Outgoing):
-    """The score entered a phase."""
-
-    type: Literal["scoring.progress"]
-    phase: Phase
-
-
-class ScoringCompleted(_Outgoing):
-    """A completed score was stored. Each score ends with this event or with `scoring.failed`."""
-
     type: Literal["scoring.completed"]
     total_score: int | None = Field(ge=0, le=100, description="Null where the chain has no judge.")
     outcome: Literal["pass", "fail"] | None
@@ -265,6 +275,9 @@ class ScoringCompleted(_Outgoing):
     flags: list[str]
     usage: Usage
     judge_outcome: str | None = Field(None, description="Id of the band that the judge stated.")
+    summary: str | None = Field(
+        None, description="First sentence of the judge's section about the outcome, else of the analysis."
+    )
     composite_score: float | None = Field(
         None, ge=0, le=100, description="Only where the chain declares weights."
     )
@@ -278,93 +291,14 @@ class ScoringCompleted(_Outgoing):
     score_triggered_by: str
     alert_type: str | None
     labels: dict[str, str]
-    completed_at: Ended = None
+    # Read by rolling windows, which must see the same time as queries over the table.
+    completed_at: datetime | None = Field(
+        None,
+        description="`completed_at` of the score, just before `timestamp`; null in events of older versions.",
+    )
     has_reference: bool = Field(
         False, description="Judged against a reference, so not comparable with scores without one."
     )
-
-
-class ScoringFailed(_Outgoing):
-    """The score ended without a result; the request is not scored again."""
-
-    type: Literal["scoring.failed"]
-    status: Literal["failed", "timed_out", "cancelled"]
-    error_kind: str
-    error_message: str
-    completed_at: Ended = None
-
-
-class WindowFigures(_Model):
-    """Figures over the production scores of a chain that ended at or after `start` and before `end`."""
-
-    start: datetime
-    end: datetime = Field(
-        description="The first moment after the window; in the future until the window moves."
-    )
-    scores: Count = Field(description="Completed scores.")
-    scored: Count = Field(description="Completed scores with a total, judged without a reference.")
-    mean: float | None = Field(description="Mean of these totals; null: there is none.")
-    under_threshold: Count = Field(description="Totals below `threshold`.")
-    threshold: float = Field(ge=0, le=100, description="The chain's `pass_threshold`; 50 where it has none.")
-    share_under_threshold: float | None = Field(
-        ge=0, le=1, description="`under_threshold` / `scored`; null if none."
-    )
-    failures: dict[str, int] = Field(
-        description="Number of scores that did not complete, by `error_kind`, apart from `nothing_to_judge`."
-    )
-    nothing_to_judge: int = Field(
-        ge=0, description="Sessions without an investigation, for example only with chats."
-    )
-    failure_tags: dict[str, int] = Field(description="Number of completed scores by failure tag.")
-    cost_usd: float | None = Field(
-        description="Sum over completed scores whose cost is known; null: of none."
-    )
-
-
-class Windows(_Model):
-    """The newest window of each length."""
-
-    short: WindowFigures = Field(alias="1h", description="Moves by 5 minutes.")
-    long: WindowFigures = Field(alias="24h", description="Moves by an hour.")
-
-
-class _Insight(_Model):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    chain_id: str | None
-    timestamp: datetime = Field(
-        description="When this was found. Of messages with the same key the latest counts."
-    )
-    timestamp_us: int = Field(description="The same moment in microseconds since 1970.")
-
-
-class ScoringWindows(_Insight):
-    """Rolling figures of one chain; each message replaces the one before."""
-
-    type: Literal["scoring.windows"]
-    windows: Windows = Field(description="The current windows, by the clock of the database.")
-
-
-class DriftDetected(_Insight):
-    """The scores of a chain have changed, because the judge changed, the agents, or both."""
-
-    type: Literal["scoring.drift_detected"]
-    event_id: str
-    criteria_hash: str
-    cause: Literal["judge", "agents", "both"]
-    is_clear: bool = Field(
-        description="False: neither part is significant by itself; `cause` is the likelier one."
-    )
-    old_fingerprint: str | None
-    new_fingerprint: str
-    size_points: float | None = Field(
-        description="Change in points of the total; negative: lower than before."
-    )
-    interval: tuple[float, float] | None = Field(description="Confidence interval of `size_points`.")
-    judge: dict[str, Any] = Field(description="Estimate of the judge's part, with interval and method.")
-    agents: dict[str, Any] = Field(description="Estimate of the agents' part, with interval and method.")
-    began_at: datetime | None
-    meaning: list[str] = Field(description="The finding in sentences for people.")
 
 
 # --- decoding ------------------------------------------------------------------------------------------
@@ -376,17 +310,8 @@ MAX_BYTES = 10 * 1024 * 1024
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
-def decode_session_completed(value: bytes | None) -> SessionCompleted:
+def decode(model: type[M], value: bytes | None) -> M:
     """Decode a message. Raises: InvalidMessage: The `reason` is the value of the header `scoring-error`."""
-    return _decode(SessionCompleted, value)
-
-
-def decode_rescore_requested(value: bytes | None) -> RescoreRequested:
-    """Decode a message. Raises: InvalidMessage: The `reason` is the value of the header `scoring-error`."""
-    return _decode(RescoreRequested, value)
-
-
-def _decode(model: type[M], value: bytes | None) -> M:
     if not value:
         raise InvalidMessage("empty", "the message has no value")
     if len(value) > MAX_BYTES:
@@ -430,20 +355,23 @@ class Origin:
     timestamp_ms: int
 
 
-def request_id_of(kind: str, session_id: str, event_id: str) -> uuid.UUID:
-    """Request id of an event: the same type, session and event id give the same request id for ever."""
-    return uuid.uuid5(_NAMESPACE, "\x1f".join(("event", kind, session_id, event_id)))
-
-
-def request_id_without_event_id(kind: str, session_id: str, origin: Origin, value_hash: str) -> uuid.UUID:
+def request_id_of(
+    kind: str, event: SessionCompleted | RescoreRequested, origin: Origin, value: bytes | None
+) -> uuid.UUID:
     """
-    Request id of a record without an event id.
+    Request id of a message: the same kind, session and event id give the same request id for ever.
 
-    It includes timestamp and hash: after a topic was recreated the offsets start again, and new records must
-    not look like repeated ones.
+    Without an event id the record identifies it. Timestamp and value count as well: after a topic was
+    recreated the offsets start again, and new records must not look like repeated ones.
     """
-    place = (origin.topic, str(origin.partition), str(origin.offset), str(origin.timestamp_ms), value_hash)
-    return uuid.uuid5(_NAMESPACE, "\x1f".join(("record", kind, session_id, *place)))
+    parts = ["event", kind, event.session_id, event.event_id or ""]
+    if not event.event_id:
+        parts = [
+            *("record", kind, event.session_id),
+            *map(str, astuple(origin)),
+            sha256(value or b"").hexdigest(),
+        ]
+    return uuid.uuid5(_NAMESPACE, "\x1f".join(parts))
 
 
 def cloudevents_headers(payload: Mapping[str, Any]) -> list[tuple[str, bytes]]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from tarsy_scoring.config.chains import ChainSettings
-from tarsy_scoring.config.explain import suggest
+from tarsy_scoring.config.hosts import is_loopback
 from tarsy_scoring.config.load import nearest_variable
 from tarsy_scoring.config.secret_files import require_unreadable
 from tarsy_scoring.config.secrets import database_url_source, read_api_key
@@ -36,7 +36,6 @@ from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import wants_traces
 from tarsy_scoring.timeline.sources import open_timeline_source
-from tarsy_scoring.web.edge.addresses import is_loopback
 
 log = structlog.get_logger()
 
@@ -86,7 +85,7 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
     try:
         await database.open()
         await many.open()
-        inbox = Inbox(database, _policy(settings, registry))
+        inbox = Inbox(database, policy_of(settings, registry))
         limits = Limits(database, settings, least_usd=_replies_usd(settings))
         reader = Reader(database, inbox.policy.current_hash, limits.refreshed_standings)
         analytics = Reader(many, inbox.policy.current_hash, limits.refreshed_standings)
@@ -98,7 +97,7 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
         await database.close()
 
 
-def _policy(settings: Settings, registry: CriteriaRegistry) -> Policy:
+def policy_of(settings: Settings, registry: CriteriaRegistry) -> Policy:
     config = settings.config
 
     def hashes(chain: ChainSettings) -> dict[str, str]:
@@ -221,17 +220,27 @@ def _errors_of_judging(settings: Settings, environ: Mapping[str, str]) -> list[C
         partial(require_unreadable, settings, environ, sandbox.SYSTEM),
         partial(wants_traces, environ),
         partial(require_affordable, settings, full_window_usd),
+        partial(_require_writable_tarsy, settings),
     )
+
+
+def _require_writable_tarsy(settings: Settings) -> None:
+    for where, chain in settings.config.named_chains.items():
+        if chain.memory and settings.write_back_database_url is None:
+            raise ConfigurationError(
+                f"{where}.memory: it is written into TARSy's database: set SCORING_WRITE_BACK_DATABASE_URL "
+                "to the URL of a role with the grants in docs/bridge.md, or leave `memory` out"
+            )
 
 
 def _errors_of_criteria(settings: Settings) -> list[ConfigurationError]:
     try:
-        names = [criteria.name for criteria in load_criteria(settings.config.criteria_dirs)]
+        registry = load_criteria(settings.config.criteria_dirs)
     except ConfigurationError as error:
         return [error]
     chains = settings.config.named_chains.items()
-    unknown = [(where, chain.criteria) for where, chain in chains if chain.criteria not in names]
+    unknown = [(where, chain.criteria) for where, chain in chains if chain.criteria not in registry]
     return [
-        ConfigurationError(f"{where}.criteria: no criteria are called {name!r}{suggest(name, names)}")
+        ConfigurationError(f"{where}.criteria: no criteria are called {name!r}{registry.hint(name)}")
         for where, name in unknown
     ]

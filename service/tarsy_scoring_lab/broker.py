@@ -216,9 +216,7 @@ def _download(destination: Path) -> None:
         except subprocess.TimeoutExpired as error:
             raise StartRefused(f"Maven did not fetch Apache Kafka within {_DOWNLOAD_TIMEOUT_S} s") from error
         except OSError as error:
-            raise StartRefused(
-                f"cannot run `mvn` to fetch Apache Kafka: {error.strerror}; install Maven"
-            ) from error
+            raise StartRefused(f"cannot run `mvn`: {error.strerror}; install Maven") from error
         if done.returncode != 0:
             said = [line for line in done.stdout.splitlines() if line.startswith("[ERROR]")]
             raise StartRefused(

@@ -24,9 +24,7 @@ broker_option = click.option(
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help='One line: {"env": {...}, "broker": "..."}.')
 @broker_option
-@click.option(
-    "--dir", "directory", type=click.Path(path_type=Path), help="Keep the data here; default: keep none."
-)
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keep the data here.")
 def stack(as_json: bool, broker: Any, directory: Path | None) -> None:
     """
     Start PostgreSQL, a broker and a scripted judge to try it.

@@ -39,7 +39,12 @@ from tarsy_scoring_lab.stack import Stack
 from tarsy_scoring_lab.tarsy import create_tables, load_session
 
 SCRIPTED_LIMIT_S, REAL_LIMIT_S = 120.0, 1800.0
-RECORDED = "recorded judgements of a language model, replayed (set OPENAI_API_KEY for a live one)"
+PRICES = {
+    "input": 0.4,
+    "cached_input": 0.1,
+    "output": 1.6,
+}  # published ones of the default judge, gpt-4.1-mini
+RECORDED = "recorded judgements, replayed at the prices of gpt-4.1-mini (set OPENAI_API_KEY for a live model)"
 PUBLISH_TIMEOUT_S = 10.0
 PAGES_START_S = 30.0
 STOP_WITHIN_S = 20.0
@@ -50,8 +55,8 @@ CONFIG: dict[str, Any] = {
         "criteria": "investigation",
         "auto_score_statuses": ["completed", "failed", "timed_out", "cancelled"],
         "gates": [
-            {"type": "max_tool_calls", "max": 15},
-            {"type": "final_analysis_matches", "pattern": "(?i)cause|due to", "name": "a cause is named"},
+            {"type": "max_tool_calls", "max": 18},
+            {"type": "final_analysis_matches", "pattern": r"\S", "name": "there is a final analysis"},
         ],
     },
     "chains": CHAINS,
@@ -73,7 +78,9 @@ async def run_demo(
     is_real = "OPENAI_API_KEY" in real or "OPENAI_BASE_URL" in real
     with tempfile.TemporaryDirectory(prefix="tarsy-scoring-demo-") as folder:
         config = Path(folder) / "config.yaml"
-        config.write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
+        recorded = {"base_url": "${OPENAI_BASE_URL}", "model": MODEL, "prices_usd_per_million_tokens": PRICES}
+        providers = {} if is_real else {"recorded": recorded}
+        config.write_text(yaml.safe_dump(CONFIG | {"providers": providers}), encoding="utf-8")
         started = time.monotonic()
         console.print("starting PostgreSQL, a broker and a judge (the first time they are fetched) ...")
         async with Stack(broker=broker, recorded=RecordedReplies(), judge_latency_s=0.4) as stack:
@@ -227,7 +234,7 @@ async def _follow(
             while len(ended) < len(sessions) and time.monotonic() < deadline and not stopping.is_set():
                 if worker.returncode is not None:
                     raise StartRefused(
-                        f"the worker ended early with status {worker.returncode}; run it by hand to see why"
+                        f"the worker ended early with status {worker.returncode}; run it by hand"
                     )
                 for record in await tail.take(0.2):
                     event = from_json(record.value or b"{}")
@@ -258,11 +265,10 @@ def _line(event: Mapping[str, Any]) -> str:
     if event["type"] == "scoring.failed":
         return f"     -     {event['session_id']:<36} {event['status']}: {event['error_kind']}"
     total, facts = event["total_score"], event["interaction"]
-    # The bands of the pages: 0-49 red, 50-74 yellow, 75-100 green.
-    colour = "red" if total < 50 else "yellow" if total < 75 else "green"
     return (
-        f"  [bold {colour}]{total:3d}[/]/100  {event['session_id']:<36} gates: {event['outcome'] or '-'}  "
-        f"commands: {facts['total_commands']} ({facts['error_count']} failed)  {', '.join(event['flags'])}"
+        f"  [bold]{total:3d}[/]/100  {event['judge_outcome'] or '':<8} {event['session_id']:<36} "
+        f"outcome: {event['outcome'] or '-'}  commands: {facts['total_commands']} ({facts['error_count']} failed)  "
+        f"{', '.join(event['flags'])}"
     ).rstrip()
 
 

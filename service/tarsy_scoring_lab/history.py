@@ -32,8 +32,7 @@ PAYMENTS, KUBERNETES, DATABASES = "example-payments", "example-kubernetes", "exa
 BUILT_TOOL, WANTED_TOOL, LOST_TOOL = "get_previous_logs", "search_traces", "sql_query"
 # The configuration of the chains; those of the demo's own sessions have the gates of its `defaults`.
 CHAINS: Mapping[str, Mapping[str, Any]] = {
-    PAYMENTS: {"pass_threshold": 70, "gates": []},
-    KUBERNETES: {"pass_threshold": 60, "gates": []},
+    **{name: {"pass_threshold": 60, "gates": []} for name in (PAYMENTS, KUBERNETES)},
     **{
         name: {"gates": []}
         for name in (DATABASES, "example-network", "example-batch-jobs", "example-certificates")
@@ -93,7 +92,7 @@ class Filled:
             "/missing-tools": (
                 f"{BUILT_TOOL} was built on {tool} and is no longer asked for; {WANTED_TOOL} is what to build next"
             ),
-            "/review": "scores of the last week that wait for a person, and how far people agreed with each judge",
+            "/review": "label the ten sessions judged just now, one after the other; below, how far people agreed with judges",
         }
 
 
@@ -107,6 +106,10 @@ async def fill(url: str, now: datetime) -> Filled:
     stored = read()
     beginning = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS)
     shift = (beginning.date() - date.fromisoformat(stored["beginning"])).days
+    for finding in stored["tables"]["drift_findings"]:
+        began_at = datetime.fromisoformat(finding["began_at"])
+        named, shifted = (f"{at:%Y-%m-%d %H:%M}" for at in (began_at, began_at + timedelta(days=shift)))
+        finding["meaning"] = [sentence.replace(named, shifted) for sentence in finding["meaning"]]
     connection = await asyncpg.connect(url)
     try:
         async with connection.transaction():

@@ -1,7 +1,7 @@
 """
 Recorded judgements of the example sessions, which the demo replays.
 
-A large language model read the prompts of the criteria `investigation` and nothing else.
+A large language model answered the prompts of the criteria `investigation`.
 `examples/judgements` has its replies.
 """
 

@@ -19,7 +19,7 @@ import uvloop
 from aiohttp import web
 
 from tarsy_scoring_lab.recorded_replies import RecordedReplies
-from tarsy_scoring_lab.scripted_replies import STAND_IN, Messages, Task, Turn, read_task, write_reply
+from tarsy_scoring_lab.scripted_replies import STAND_IN, Messages, Task, Turn, embed, read_task, write_reply
 
 __all__ = ["MODEL", "STAND_IN", "Fault", "ScriptedJudge"]
 
@@ -72,20 +72,27 @@ class _Call:
 
 class ScriptedJudge:
     """
-    The endpoint of the scripted judge, on a loopback port.
+    The endpoint of the scripted judge.
 
     `requests` holds the last 256 request bodies. `calls_by_turn` counts the calls of each turn.
 
     Args:
         recorded: Replies that it gives instead of made-up ones where it has one for a session.
+        host: Address that it listens on. It has no access control.
         port: 0 takes a free port.
         latency_s: Wait before each answer.
     """
 
     def __init__(
-        self, *, recorded: RecordedReplies | None = None, port: int = 0, latency_s: float = 0.0
+        self,
+        *,
+        recorded: RecordedReplies | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        latency_s: float = 0.0,
     ) -> None:
         self._recorded = recorded
+        self._host = host
         self.port = port
         self.latency_s = latency_s
         self.requests: deque[dict[str, Any]] = deque(maxlen=256)
@@ -121,6 +128,7 @@ class ScriptedJudge:
         app.add_routes(
             [
                 web.post("/v1/chat/completions", self._complete),
+                web.post("/v1/embeddings", self._embed),
                 web.get("/v1/models", self._list_models),
                 web.get("/calls", self._show_calls),
             ]
@@ -128,7 +136,7 @@ class ScriptedJudge:
         # A call that hangs ends when the client gives up, and at the latest with `stop`.
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, backlog=1024)
+        site = web.TCPSite(self._runner, self._host, self.port, backlog=1024)
         await site.start()
         self.port = self._runner.addresses[0][1]
 
@@ -178,6 +186,13 @@ class ScriptedJudge:
             "usage": _usage(call.messages, reply),
         }
         return await _send(answer, fault)
+
+    async def _embed(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        vectors = [embed(text, body["dimensions"]) for text in texts]
+        data = [{"object": "embedding", "index": n, "embedding": v} for n, v in enumerate(vectors)]
+        return web.json_response({"object": "list", "data": data, "model": body["model"]})
 
     def _take_fault(self, call: _Call) -> Fault | None:
         """The first fault that matches the call; counts it, and removes it after the last time."""
@@ -260,6 +275,7 @@ def _error(status: int, message: str, fault: Fault | None = None) -> web.Respons
 def main() -> None:
     """Serve until SIGTERM or SIGINT; the first line on standard output is the base URL."""
     parser = argparse.ArgumentParser(prog="scripted_judge", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
     parser.add_argument(
         "--latency", type=float, default=0.0, metavar="SECONDS", help="wait before each answer"
@@ -270,7 +286,7 @@ def main() -> None:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        async with ScriptedJudge(port=options.port, latency_s=options.latency) as judge:
+        async with ScriptedJudge(host=options.host, port=options.port, latency_s=options.latency) as judge:
             sys.stdout.write(f"{judge.base_url}\n")
             sys.stdout.flush()
             await stop.wait()

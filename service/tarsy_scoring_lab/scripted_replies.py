@@ -8,7 +8,10 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import re
+import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,7 +24,7 @@ from tarsy_scoring.timeline.text import encode
 _TEXTS = packaged_yaml(__package__, "scripted_texts.yaml")
 STAND_IN: str = _TEXTS["stand_in"]
 
-Turn = Literal["analysis", "missing_tools", "reminder", "repair"]
+Turn = Literal["analysis", "missing_tools", "reminder", "repair", "memory"]
 Messages = list[tuple[str, str]]  # role, content
 
 _CATEGORIES = {"Logical Flow": 25, "Consistency": 25, "Tool Relevance": 25, "Synthesis Quality": 25}
@@ -61,11 +64,7 @@ class Transcript:
     @property
     def citation(self) -> str:
         cited = ", ".join(f"[{entry}]" for entry in self.entries)
-        return (
-            f"Entries such as {cited} occur in the transcript"
-            if cited
-            else "The transcript carries no entry ids"
-        )
+        return f"Entries such as {cited} occur in the transcript" if cited else "No entry has an id"
 
 
 _BEGIN = re.compile(fence_lines(r"(\w+)")[0])
@@ -132,7 +131,7 @@ class Task:
     The task of one answer.
 
     `categories` are the highest points by title, `bands` the ranges of totals by outcome. Without a `schema`
-    the answer is text.
+    the answer is text. `memories` are the ids of memories that the question shows.
     """
 
     turn: Turn
@@ -141,6 +140,7 @@ class Task:
     categories: Mapping[str, int]
     bands: Mapping[str, tuple[int, int]]
     schema: dict[str, Any] | None
+    memories: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> str | None:
@@ -160,6 +160,7 @@ _BANDS_SENTENCE = re.compile(r"must lie in the range of the outcome: ([^.\n]*)\.
 _BAND = re.compile(r"([a-z]\w*) (\d{1,3})-(\d{1,3})", re.IGNORECASE)
 _SCHEMA_BAND = r"\b{}:\D*(\d{{1,3}})\s*[-–]\s*(\d{{1,3}})"
 _HIGHEST = re.compile(r"\d{1,3}\s*[-–]\s*(\d{1,3})")
+_MEMORY = re.compile(r"^memory_id: (\S+)$", re.MULTILINE)
 _JSON_FENCE = re.compile(r"```json[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL)
 
 
@@ -195,6 +196,7 @@ def read_task(messages: Messages, response_format: Mapping[str, Any] | None = No
         categories=categories if categories or bands else _CATEGORIES,
         bands=bands,
         schema=schema,
+        memories=tuple(_MEMORY.findall(messages[-1][1])) if turn == "memory" else (),
     )
 
 
@@ -207,14 +209,13 @@ def turn_of(messages: Messages) -> Turn:
     if not any(role == "assistant" for role, _ in messages):
         return "analysis"
     asked = next((content for role, content in reversed(messages) if role == "user"), "").lower()
+    if "memory_id" in asked:
+        return "memory"
     if re.search(r"\brestate", asked) and re.search(r"\bagree", asked):
         return "repair"
     # Two separate words, because a reminder may contain `missing_tools`, a key of an answer in JSON.
-    return (
-        "missing_tools"
-        if re.search(r"\bmissing\b", asked) and re.search(r"\btools?\b", asked)
-        else "reminder"
-    )
+    names_tools = re.search(r"\bmissing\b", asked) and re.search(r"\btools?\b", asked)
+    return "missing_tools" if names_tools else "reminder"
 
 
 def _bands_of(outcome: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
@@ -243,6 +244,8 @@ def _schema_in(text: str) -> dict[str, Any] | None:
 
 def write_reply(task: Task) -> str:
     """The answer to a task."""
+    if task.turn == "memory":
+        return json.dumps(_lessons(task), indent=2)
     if task.schema is not None:
         return json.dumps(_json_answer(task, task.schema), indent=2)
     total = task.transcript.total
@@ -262,6 +265,21 @@ def write_reply(task: Task) -> str:
             return "\n".join([STAND_IN, "", *(gaps or ["No critical missing tools identified."])])
 
 
+def _lessons(task: Task) -> dict[str, Any]:
+    """The first memory that exists is confirmed; without any, the first line of the alert is a new one."""
+    alert = task.transcript.alert.partition("\n")[0][:500]
+    new = {"content": f"{STAND_IN} {alert}", "category": "episodic", "valence": "neutral"}
+    known = [{"memory_id": memory_id} for memory_id in task.memories[:1]]
+    return {"create": [] if known else [new], "reinforce": known, "deprecate": []}
+
+
+def embed(text: str, dimensions: int) -> list[float]:
+    """A vector that counts words, so that texts with the same words are near to each other."""
+    counts = Counter(zlib.crc32(encode(word)) % dimensions for word in re.findall(r"\w+", text.lower()))
+    length = math.sqrt(sum(n * n for n in counts.values())) or 1.0
+    return [counts[place] / length for place in range(dimensions)]
+
+
 def _points(limits: Mapping[str, int], total: int) -> dict[str, int]:
     """Distribute a total over the categories in proportion to their limits; the points add up to it."""
     whole = sum(limits.values())
@@ -275,10 +293,7 @@ def _points(limits: Mapping[str, int], total: int) -> dict[str, int]:
 
 def _analysis(task: Task, limits: Mapping[str, int]) -> str:
     points = _points(limits, task.transcript.total)
-    given = (
-        ", ".join(f"{points[name]} of {limit} for {name}" for name, limit in limits.items())
-        or "a total alone"
-    )
+    given = ", ".join(f"{points[name]} of {limit} for {name}" for name, limit in limits.items()) or "a total"
     return f"{STAND_IN} {_TEXTS['analysis'].format(citation=task.transcript.citation, points=given)}"
 
 
@@ -310,14 +325,7 @@ def _json_answer(task: Task, schema: dict[str, Any]) -> dict[str, Any]:
     return {name: known.get(name, _EMPTY.get(sub.get("type"))) for name, sub in properties.items()}
 
 
-_EMPTY: dict[Any, Any] = {
-    "string": STAND_IN,
-    "integer": 0,
-    "number": 0.0,
-    "boolean": False,
-    "array": [],
-    "object": {},
-}
+_EMPTY: dict[Any, Any] = {"string": STAND_IN, "integer": 0, "number": 0.0, "array": [], "object": {}}
 
 
 def _highest_points(categories: Mapping[str, Any]) -> dict[str, int]:

@@ -18,10 +18,28 @@ CREATE TABLE IF NOT EXISTS alert_sessions (
     runbook_url             varchar,
     chain_id                varchar NOT NULL,
     labels                  jsonb,
-    deleted_at              timestamptz
+    deleted_at              timestamptz,
+    review_status           varchar,
+    quality_rating          varchar,
+    investigation_feedback  text
 );
 
 CREATE INDEX IF NOT EXISTS alert_sessions_status_created_at ON alert_sessions (status, created_at);
+
+CREATE TABLE IF NOT EXISTS session_review_activities (
+    activity_id            varchar PRIMARY KEY,
+    session_id             varchar NOT NULL REFERENCES alert_sessions ON DELETE CASCADE,
+    actor                  varchar NOT NULL,
+    action                 varchar NOT NULL,
+    from_status            varchar,
+    to_status              varchar NOT NULL,
+    quality_rating         varchar,
+    note                   text,
+    investigation_feedback text,
+    created_at             timestamptz NOT NULL
+);
+
+CREATE INDEX IF NOT EXISTS sessionreviewactivity_session_id_created_at ON session_review_activities (session_id, created_at);
 
 CREATE TABLE IF NOT EXISTS stages (
     stage_id             varchar PRIMARY KEY,

@@ -2,6 +2,11 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
+
+from processes import Process
+
+MOST_MEMORY_KIB = 512 * 1024
 
 
 class Cases:
@@ -19,3 +24,8 @@ class Cases:
 
 
 Attack = Callable[[str], AbstractContextManager[Cases]]
+
+
+def peak_memory_kib(process: Process) -> int:
+    """The most memory that the process has used so far."""
+    return int(Path(f"/proc/{process.pid}/status").read_text().partition("VmHWM:")[2].split()[0])

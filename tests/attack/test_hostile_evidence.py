@@ -7,11 +7,10 @@ import json
 import random
 import re
 import string
-from pathlib import Path
 from typing import Any
 
 import pytest
-from holding import Attack
+from holding import MOST_MEMORY_KIB, Attack, peak_memory_kib
 from hostile_judge import FORGED, REPLIES, redirected
 from target import AS_BROWSER, SCORE, TEXTS, Page, Target
 
@@ -23,7 +22,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ALPHABETS = {"U": string.ascii_uppercase + "234567", "M": string.ascii_letters + string.digits}
 WINDOW = 12  # as many characters of a secret are a leak
-MOST_MEMORY_KIB = 512 * 1024
 HOSTILE, PAYLOADS = "hostile-1", TEXTS["payloads"]
 HTML = "\n\n".join(PAYLOADS)
 
@@ -156,10 +154,6 @@ async def test_a_hostile_session_leaks_and_runs_nothing(target: Target, worker: 
             holds("neither keys nor session text in the logs", words not in target.logs, words)
 
 
-def peak_memory_kib(process: Process) -> int:
-    return int(Path(f"/proc/{process.pid}/status").read_text().partition("VmHWM:")[2].split()[0])
-
-
 async def test_a_hostile_judge_costs_one_score_and_little_memory(
     target: Target, worker: Process, attack: Attack
 ) -> None:
@@ -174,10 +168,11 @@ async def test_a_hostile_judge_costs_one_score_and_little_memory(
     await service.announce(*REPLIES, *quotations, "beside-hostile-judges")
 
     async def ended(session_id: str) -> Any:
-        """The score, once it has ended, an attempt has failed, or it waits for a judge that rejects every request."""
+        """The score, once it has ended, waits after a failed attempt, or for a judge that rejects every request."""
         row = await service.score_of(session_id)
-        has_ended = row and (row["attempts_burned"] or row["completed_at"] or row["waiting_reason"] == "rejected")
-        return row if has_ended else None
+        if row and (row["attempts_burned"] or row["waiting_reason"] == "rejected"):  # a further attempt has no reason
+            return row if row["completed_at"] or row["waiting_for_text"] else None
+        return row if row and row["completed_at"] else None
 
     with attack("hostile judges") as holds:
         row = await service.score_becomes("beside-hostile-judges", "completed")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from holding import Attack
+from holding import MOST_MEMORY_KIB, Attack, peak_memory_kib
 from target import TEXTS, Target
 
 from infrastructure import wait_until
@@ -17,6 +17,7 @@ from processes import LARGEST_MESSAGE, PATIENCE_S, Process
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NEIGHBOURS = 12
+FLOODED, FLOOD = "flooded", 50
 ORIGIN = [f"scoring-original-{name}" for name in ("topic", "partition", "offset", "timestamp")]
 LARGE = [(b"large", b'{"session_id": "' + b"a" * (15 * 2**20)), (b"nested", b'{"session_id": ' * 100_000)]
 
@@ -97,3 +98,34 @@ async def test_producers_reach_neither_other_topics_nor_terminals(
         await service.announce("after-messages")
         await service.score_becomes("after-messages", "completed")
         holds("intake goes on", worker.status is None)
+
+
+async def test_one_session_fills_neither_memory_nor_pages(target: Target, worker: Process, attack: Attack) -> None:
+    """50 events with 0.9 MB of labels, and 40 references that are dear to clean, all for one session."""
+    service, topics = target.service, target.service.topics
+    await list_topics(target, with_large_messages=True)
+    service.add_sessions(NEIGHBOURS, "beside-flood")
+    service.add_session(FLOODED)
+    labels = [{f"{number}-{label:04}": "v" * 900 for label in range(1_000)} for number in range(FLOOD)]
+    events = [{"session_id": FLOODED, "event_id": f"e{n}", "labels": labels[n]} for n in range(FLOOD)]
+    await service.send(topics.session_completed, [(b"k", json.dumps(event).encode()) for event in events])
+    texts = [f"{number} " + "the password is " * 1_200 for number in range(40)]
+    asked = [{"session_id": FLOODED, "reference": {"text": text}} for text in texts]
+    await service.send(topics.rescore_requested, [(b"k", json.dumps(request).encode()) for request in asked])
+    await service.announce(*(f"beside-flood-{number:04}" for number in range(NEIGHBOURS)))
+
+    with attack("one session") as holds:
+        # Intake has not read all references by then, and needs not.
+        await service.scores_reach(NEIGHBOURS, "session_id LIKE 'beside-flood-%' AND status = 'completed'")
+        await service.score_becomes(FLOODED, "completed")
+        holds("the worker answers", (await worker.get("/healthz"))[0] == 200)
+        labels_bytes = await service.value(f"SELECT length(labels::text) FROM sessions WHERE session_id = '{FLOODED}'")
+        holds("labels of the session", labels_bytes <= 60_000, labels_bytes)
+        references = await service.value(f"SELECT count(*) FROM session_references WHERE session_id = '{FLOODED}'")
+        holds("references of the session", references <= 20, references)
+        for path in ("/", f"/sessions/{FLOODED}", f"/api/v1/scoring/sessions?q={FLOODED}"):
+            answer = await target.read(path)
+            holds(f"{path}: small", answer.status == 200 and len(answer.text) < 500_000, len(answer.text))
+        for process in (worker, target.guarded):
+            peak_kib = peak_memory_kib(process)
+            holds(f"memory of {process.name}", peak_kib < MOST_MEMORY_KIB, f"{peak_kib} KiB")

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from example_site import ExampleSite, example_site
-from playwright.async_api import Browser, Page, ViewportSize
+from playwright.async_api import Browser, Page, ViewportSize, expect
 from visiting import Visits
 
 from infrastructure import Kafka, Postgres
@@ -117,6 +117,21 @@ async def test_a_page_is_accessible(site: ExampleSite, visit: Visits, path: str)
                 for node in fault["nodes"]
             ]
             assert not faults, "\n".join(faults)
+
+
+async def test_a_small_screen_has_one_line_of_navigation_and_the_newest_days(visit: Visits) -> None:
+    """The menu floats over the page; Escape and a click elsewhere close it."""
+    visitor = await visit("/trends?chain=example-payments", viewport=SMALL)
+    menu, height = visitor.page.locator("#menu"), "document.querySelector('header').offsetHeight"
+    assert (before := await visitor.page.evaluate(height)) < 60
+    newest = visitor.page.locator(".chart .point").last
+    assert await newest.evaluate("dot => dot.getBoundingClientRect().right <= innerWidth")
+    for close in (visitor.page.locator("body").press("Escape"), visitor.page.locator("h1").click()):
+        await menu.get_by_text("More pages").click()
+        await expect(menu.get_by_role("link", name="Sessions")).to_be_in_viewport()
+        assert await visitor.page.evaluate(height) == before
+        await close
+        await expect(menu.get_by_role("link", name="Sessions")).to_be_hidden()
 
 
 # --- pictures of the documentation ---------------------------------------------------------------------

@@ -73,15 +73,15 @@ async def test_a_refresh_keeps_what_the_visitor_entered(followed: Installation, 
     await visitor.page.locator("#more").click()
     form = visitor.page.locator("#other-criteria")
     chosen, reason = form.get_by_label("Criteria"), form.get_by_label("Reason")
-    history = visitor.page.locator('aside a[href^="/scores/"]:not([href*="compare"])')
+    history = visitor.page.locator('#region-more a[href^="/scores/"]:not([href*="compare"])')
     before = await history.count()
 
-    await chosen.select_option("investigation-outcome")
+    await chosen.select_option("investigation-structured")
     await reason.fill("half writ")
     await visitor.page.locator("h1").click()  # takes the focus away from the form
     await followed.service.ask_again(SESSION, "event-beside-1")
     await expect(history).to_have_count(before + 1)
-    await expect(chosen).to_have_value("investigation-outcome")
+    await expect(chosen).to_have_value("investigation-structured")
     await expect(reason).to_have_value("half writ")
     await expect(form).to_have_attribute("open", "")
     await followed.service.scores_reach(before + 1, f"session_id = '{SESSION}' AND status = 'completed'")

@@ -14,7 +14,7 @@ import pytest
 from builders import connected
 from infrastructure import wait_until
 from processes import Process, Service, assert_whole, small_session
-from tarsy_scoring.events import decode_session_completed
+from tarsy_scoring.events import SessionCompleted, decode
 from tarsy_scoring_lab.tarsy import load_session
 
 SESSIONS = 1_000
@@ -127,7 +127,7 @@ async def announced(service: Service) -> dict[str, Counter[str]]:
     """Event ids on the topic by session."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for record in await service.records(service.topics.session_completed):
-        event = decode_session_completed(record.value)
+        event = decode(SessionCompleted, record.value)
         found[event.session_id][event.event_id or ""] += 1
     return found
 

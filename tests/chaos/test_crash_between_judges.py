@@ -6,7 +6,7 @@ import signal
 from processes import Service
 from tarsy_scoring_lab.scripted_judge import Fault
 
-CHAIN = {"criteria": "investigation-outcome", "second_opinion": "edges", "providers": ["main", "spare"]}
+CHAIN = {"criteria": "investigation", "second_opinion": "edges", "providers": ["main", "spare"]}
 
 
 async def test_the_first_judgement_is_not_paid_for_again(service: Service) -> None:

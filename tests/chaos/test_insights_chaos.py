@@ -32,10 +32,11 @@ class Scores:
                 random_score(self._chance, now - timedelta(hours=2) * self._chance.random()) for _ in range(BATCH)
             ]
             await self._service.rows(STORE, json.dumps(scores))
-            extra = [json.dumps(_extra(score)) for score in scores]
             types = ["scoring.failed" if s["error_kind"] else "scoring.completed" for s in scores]
-            ids = [s["score_id"] for s in scores]
-            await self._service.rows(EMIT.replace("{schema}.", ""), ids, types, extra, [None] * BATCH)
+            events = [
+                {"score_id": s["score_id"], "type": t, "extra": _extra(s)} for s, t in zip(scores, types, strict=True)
+            ]
+            await self._service.rows(EMIT.replace("{schema}.", ""), json.dumps(events))
 
 
 def _extra(score: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The generated schemas as their readers load them, and the models that they were generated from."""
+"""The schemas as their readers load them, and the models of incoming messages."""
 
 import json
 import re
@@ -19,18 +19,9 @@ INCOMING: Mapping[str, type[BaseModel]] = {
     "session-completed": events.SessionCompleted,
     "rescore-requested": events.RescoreRequested,
 }
-OUTGOING: Mapping[str, type[BaseModel]] = {
-    "scoring-started": events.ScoringStarted,
-    "scoring-progress": events.ScoringProgress,
-    "scoring-completed": events.ScoringCompleted,
-    "scoring-failed": events.ScoringFailed,
-}
-INSIGHTS: Mapping[str, type[BaseModel]] = {
-    "scoring-windows": events.ScoringWindows,
-    "scoring-drift-detected": events.DriftDetected,
-}
-MODELS: Mapping[str, type[BaseModel]] = {**INCOMING, **OUTGOING, **INSIGHTS}
-MESSAGES = list(MODELS)
+OUTGOING = ["scoring-started", "scoring-progress", "scoring-completed", "scoring-failed", "scoring-request-superseded"]
+INSIGHTS = ["scoring-windows", "scoring-drift-detected"]
+MESSAGES = [*INCOMING, *OUTGOING, *INSIGHTS]
 ALL = [*MESSAGES, "score-document"]
 EXAMPLES: dict[str, Any] = {
     p.stem: json.loads(p.read_text("utf-8")) for p in sorted((SCHEMAS / "examples").glob("*.json"))
@@ -38,7 +29,7 @@ EXAMPLES: dict[str, Any] = {
 
 
 def load_schema(name: str) -> dict[str, Any]:
-    """A generated schema of version 1."""
+    """A schema of version 1."""
     schema: dict[str, Any] = json.loads((SCHEMAS / f"{name}.v1.json").read_text("utf-8"))
     return schema
 

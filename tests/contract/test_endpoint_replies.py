@@ -18,15 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import (
+    AttemptError,
     ContentFiltered,
-    EmptyAnswer,
     JudgeRejectedRequest,
-    KeyRejected,
     PromptTooLong,
-    QuotaExhausted,
-    RateLimited,
     Refused,
-    ScoringError,
+    Unscorable,
+    WaitFor,
 )
 from tarsy_scoring.judge.ask import endpoint as endpoint_module
 from tarsy_scoring.judge.ask.client import JITTER, RETRY_WAITS_S, JudgeClient
@@ -40,15 +38,15 @@ FORMAT = ReplyFormat("verdict", {"type": "object"})
 ANSWER = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "67"}, "finish_reason": "stop"}]}
 
 # The error with which a reaction ends, if it does not end with an answer.
-ERRORS: dict[str, type[ScoringError]] = {
-    "shrink": PromptTooLong,
-    "wait": RateLimited,
-    "wait for the key": KeyRejected,
-    "wait for the quota": QuotaExhausted,
-    "filtered": ContentFiltered,
-    "refused": Refused,
-    "rejected": JudgeRejectedRequest,
-    "empty": EmptyAnswer,
+ERRORS: dict[str, tuple[type[AttemptError], str]] = {
+    "shrink": (PromptTooLong, "context_too_long"),
+    "wait": (WaitFor, "rate_limit"),
+    "wait for the key": (WaitFor, "key"),
+    "wait for the quota": (WaitFor, "quota"),
+    "filtered": (ContentFiltered, "content_filtered"),
+    "refused": (Refused, "refused"),
+    "rejected": (JudgeRejectedRequest, "judge_rejected_request"),
+    "empty": (Unscorable, "empty_answer"),
 }
 Reaction = Literal[
     "answered",
@@ -164,13 +162,14 @@ async def test_each_reply_gets_the_reaction_that_an_operator_wants(
     monkeypatch.setattr(endpoint_module, "JSON_LADDER", ladder[ladder.index(case.asked_for) :])
 
     if case.reaction in ERRORS:
-        with pytest.raises(ERRORS[case.reaction]) as raised:
+        kind, word = ERRORS[case.reaction]
+        with pytest.raises(kind, check=lambda error: error.word == word) as raised:
             await converse(client)
         error = raised.value
         assert case.says in str(error)
         if isinstance(error, PromptTooLong):
             assert (error.window_tokens, error.prompt_tokens) == (case.window, case.prompt)
-        if isinstance(error, RateLimited):
+        if isinstance(error, WaitFor) and case.reaction == "wait":
             assert error.due_s == pytest.approx(case.due_s)
         else:  # without any text, other forms of JSON are tried
             assert len(server.requests) == (3 if case.reaction == "empty" else 1)

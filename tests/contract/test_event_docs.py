@@ -6,13 +6,13 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from contracts import ALL, INCOMING, INSIGHTS, OUTGOING, ROOT
+from contracts import ALL, INCOMING, INSIGHTS, OUTGOING, ROOT, load_schema
 from pydantic import BaseModel
 
 from tarsy_scoring.config.chains import Config
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
-from tarsy_scoring.events import EventType, Phase, cloudevents_headers
+from tarsy_scoring.events import EventType, cloudevents_headers
 from tarsy_scoring.queue.admission import Disposition
 from tarsy_scoring.wiring import check_settings
 
@@ -41,7 +41,7 @@ def reasons_in_code() -> set[str]:
 
 WORDS = {
     "dispositions": set(get_args(Disposition)),
-    "phases": set(get_args(Phase)),
+    "phases": set(load_schema("scoring-progress")["properties"]["phase"]["enum"]),
     "reasons": reasons_in_code(),
     "cloudevents-headers": {name for name, _ in cloudevents_headers(SENT)},
     "dead-letter-headers": set(DOCUMENT["components"]["messages"]["deadLetter"]["headers"]["properties"]),
@@ -59,7 +59,7 @@ def test_every_word_of_the_interface_is_explained() -> None:
 def test_page_names_every_message_type_and_outgoing_field() -> None:
     types = {*get_args(EventType), "session.completed", "scoring.rescore_requested"}
     types |= {name.replace("-", ".", 1).replace("-", "_") for name in INSIGHTS}
-    fields = {f for model in OUTGOING.values() for f in model.model_fields}
+    fields = {f for name in OUTGOING for f in load_schema(name)["properties"]}
 
     assert {w for w in types | fields if f"`{w}`" not in EVENTS} == set()
 

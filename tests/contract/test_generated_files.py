@@ -10,8 +10,8 @@ import yaml
 from contracts import (
     ALL,
     EXAMPLES,
+    INCOMING,
     MESSAGES,
-    MODELS,
     OUTGOING,
     ROOT,
     SCHEMAS,
@@ -58,8 +58,8 @@ def test_examples_are_valid_and_complete() -> None:
     for example, document in EXAMPLES.items():
         name = schema_of_example(example)
         validator(name).validate(document)
-        if name in MESSAGES:
-            MODELS[name].model_validate_json((SCHEMAS / f"examples/{example}.json").read_bytes(), strict=True)
+        if name in INCOMING:
+            INCOMING[name].model_validate_json((SCHEMAS / f"examples/{example}.json").read_bytes(), strict=True)
     for name in ALL:
         shown: set[str] = max((set(v) for n, v in EXAMPLES.items() if schema_of_example(n) == name), key=len)
         assert set(load_schema(name)["properties"]) - shown <= optional_fields, name

@@ -102,6 +102,8 @@ class Objects:
             yield item, item["spec"]["template"]
         for item in self.of("CronJob"):
             yield item, item["spec"]["jobTemplate"]["spec"]["template"]
+        for item in self.of("Pod"):
+            yield item, item
 
     def containers(self) -> Iterator[tuple[Object, Object, Object]]:
         """Every object that makes pods, with the pods' spec and their only container."""

@@ -42,7 +42,7 @@ def read_plans(stack: ExitStack) -> dict[str, Any]:
     nothing = ["NULL"] * 14
     filters = {"all": {}, "chain": {0: "'chain-77'"}, "total": {2: "97"}, "prefix": {11: "'session-1234%'"}}
     of_quality = {name: entry[:2] for name, entry in test_quality_plans.STATEMENTS.items()}
-    of_quality["labels-of-judge"] = (COUNTED, "'criteria-0', 'judge-2'")
+    of_quality["labels-of-judge"] = (COUNTED, "NULL, NULL")
     for order, statement in lists.items():
         for name, given in filters.items():
             arguments = ", ".join([*(given.get(n, value) for n, value in enumerate(nothing)), "51"])

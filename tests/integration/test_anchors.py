@@ -182,13 +182,15 @@ async def test_the_commands_draw_run_list_and_remove_anchors(scoring: Scoring) -
     usage = {"input_tokens": 1000, "output_tokens": 200, "cost_usd": 0.03}
     await scoring.rows("UPDATE session_scores SET usage = $1", usage)
 
-    added = await read_json(scoring, "anchors", "add", "--sample", "3", "--note", "drawn")
+    added = await read_json(scoring, "anchors", "add", "--yes", "--sample", "3", "--note", "drawn")
     assert sorted(added["chosen"]) == added["added"]
-    again = await command(scoring, "anchors", "add", *added["added"])
+    again = await command(scoring, "anchors", "add", "--yes", *added["added"])
     assert "0 anchors added, 3 were anchors already" in again.stdout
-    rest = await command(scoring, "anchors", "add", "--sample", "10")
+    rest = await command(scoring, "anchors", "add", "--yes", "--sample", "10")
     assert "2 anchors added: the last 90 days have no more" in rest.stdout
 
+    unasked = await command(scoring, "anchors", "add", sessions[0])
+    assert (unasked.exit_code, "0.0300 USD" in unasked.stderr) == (2, True)
     shown = await command(scoring, "anchors", "run")
     assert shown.exit_code == 0
     assert "5 anchors: 5 not judged yet by the current judge" in shown.stdout
@@ -215,7 +217,7 @@ async def test_one_unfit_session_refuses_the_whole_command(scoring: Scoring) -> 
     await store_session(scoring, "unscored")
     await store_score(scoring, "chainless", 50, session={"chain_id": None})
 
-    refused = await command(scoring, "anchors", "add", fit, "unknown", "unscored", "chainless")
+    refused = await command(scoring, "anchors", "add", "--yes", fit, "unknown", "unscored", "chainless")
 
     assert refused.exit_code == 1
     for unfit in (

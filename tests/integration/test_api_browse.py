@@ -6,20 +6,15 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
 import pytest
 from pydantic_core import from_json
 
-from api_site import AS_ALICE, SETTINGS, Api, open_api
+from api_site import Api, open_api
 from builders import DEFAULT_CRITERIA, OTHER_CRITERIA, Scoring, connected, open_scoring
 from infrastructure import Postgres, fresh_database, run_apart
 from stored import NOON, store_score, store_session
-from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.scores import export
 from tarsy_scoring.scores.shapes import ScoreDocument
-from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.web.app import create_app
-from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.documents import ProblemDocument
 from tarsy_scoring.web.edge.semaphore import BoundedSemaphore
 
@@ -125,17 +120,26 @@ async def test_a_session_shows_its_latest_completed_score(api: Api) -> None:
     assert datetime.fromisoformat(session["ended_at"]) == NOON
 
 
+# Events of a score, the last of which is no progress.
+EVENTS = """
+INSERT INTO scoring_events (score_id, session_id, sequence, type, payload)
+SELECT $1, $2, n, type, jsonb_build_object('phase', phase)
+FROM (VALUES (1, 'scoring.progress', 'queued'), (2, 'scoring.progress', 'sampling'), (3, 'scoring.started', NULL))
+  AS e(n, type, phase)
+"""
+
+
 async def test_a_newer_score_gives_the_status_and_the_older_one_the_total(api: Api) -> None:
     for status in ("pending", "in_progress", "failed", "timed_out", "cancelled"):
         await store_score(api.scoring, status, total_score=67)
-        newer = await store_score(
-            *(api.scoring, status), status=status, at=NOON + MINUTE, error_kind="refused", current_stage="storing"
-        )
+        newer = await store_score(*(api.scoring, status), status=status, at=NOON + MINUTE, error_kind="refused")
+        await api.scoring.rows(EVENTS, newer, status)
         [session] = (await page(api, q=status))["sessions"]
         assert (session["status"], session["score"]["total_score"]) == (status, 67)
         latest = session["latest_attempt"]
         assert (latest["score_id"], latest["status"]) == (str(newer), status)
-        assert (latest["error_kind"], latest["current_stage"]) == ("refused", "storing")
+        stage = "sampling" if status == "in_progress" else None
+        assert (latest["error_kind"], latest["current_stage"]) == ("refused", stage)
 
 
 async def test_a_pending_score_names_what_it_waits_for(api: Api) -> None:
@@ -373,12 +377,17 @@ async def test_trends_by_the_day_on_which_sessions_ended(api: Api) -> None:
 
 
 async def test_averages_of_every_chain(api: Api) -> None:
-    """Totals without doubtful ones; outcomes, costs and durations of all; averages over what is known."""
+    """Totals without doubtful ones; outcomes of gates and thresholds, costs and durations of all; averages over what is known."""
     agents = {"agent_tokens": {"input": 100, "output": 10}, "agent_cost_usd": 0.5, "duration_s": 30.0}
     billing: dict[str, Any] = {"session": {"chain_id": "billing"}}
-    await store_score(api.scoring, "s1", 40, outcome="fail", usage={"cost_usd": 0.1}, interaction=agents)
-    await store_score(api.scoring, "s2", 60, outcome="pass", usage={"cost_usd": 0.3}, at=NOON + 40 * DAY)
-    await store_score(api.scoring, "s3", 99, flags=["outcome_score_mismatch"], interaction={"duration_s": 90.0})
+    decided: dict[str, Any] = {"outcome": "pass", "pass_threshold": 50, "usage": {"cost_usd": 0.3}}
+    await store_score(
+        api.scoring, "s1", 40, **decided | {"outcome": "fail", "usage": {"cost_usd": 0.1}}, interaction=agents
+    )
+    await store_score(api.scoring, "s2", 60, **decided, at=NOON + 40 * DAY)
+    await store_score(
+        api.scoring, "s3", 99, outcome="fail", flags=["outcome_score_mismatch"], interaction={"duration_s": 90.0}
+    )
     await store_score(api.scoring, "b1", 70, criteria=OTHER_CRITERIA, judge_fingerprint="judge-2", **billing)
 
     found = await analysed(api, "trends")
@@ -421,12 +430,14 @@ async def test_analytics_filters(api: Api) -> None:
     ]
     for query, count in cases:
         assert sum(p["count"] for p in (await analysed(api, "trends", **query))["points"]) == count
-        assert sum(b["count"] for b in (await analysed(api, "distribution", **query))["bands"]) == count
+        groups = (await analysed(api, "distribution", **query))["criteria"]
+        assert sum(b["count"] for one in groups for b in one["bands"]) == count
         assert sum(t["sessions"] for t in (await analysed(api, "missing-tools", **query))["tools"]) == count
         assert (await analysed(api, "failure-tags", **query))["scores"] == count
 
 
-async def test_distribution_over_the_bands_of_the_badges(api: Api) -> None:
+async def test_distribution_over_bands_for_each_criteria(api: Api) -> None:
+    """Criteria without bands of their own have the default ones."""
     for number, total in enumerate([0, 49, 50, 74, 75, 100]):
         await store_score(api.scoring, f"s{number}", total, score_breakdown={"logical_flow": number, "tools": 2.5})
     await store_score(api.scoring, "s7", 60, score_breakdown=None)
@@ -434,43 +445,22 @@ async def test_distribution_over_the_bands_of_the_badges(api: Api) -> None:
     await store_score(api.scoring, "s9", 60, criteria=OTHER_CRITERIA, rubric={"scores": {"efficiency": 0.5}})
     found = await analysed(api, "distribution")
 
-    assert [(b["band"], b["low"], b["high"], b["count"]) for b in found["bands"]] == [
-        ("0-49", 0, 49, 2),
-        ("50-74", 50, 74, 4),
-        ("75-100", 75, 100, 2),
+    other, default = found["criteria"]
+    assert (other["criteria"], default["criteria"]) == (OTHER_CRITERIA, DEFAULT_CRITERIA)
+    assert [(b["band"], b["count"]) for b in other["bands"]] == [("0-49", 0), ("50-74", 1), ("75-100", 0)]
+    assert [(b["band"], b["low"], b["high"], b["count"]) for b in default["bands"]] == [
+        ("wrong", 0, 34, 1),
+        ("partial", 35, 59, 2),
+        ("correct", 60, 100, 4),
     ]
-    assert (found["between_bands"], found["without_total"]) == (0, 1)
-    in_all = [(c["criteria"], c["category"], c["average"], c["count"]) for c in found["categories"]]
-    assert in_all == [
-        (OTHER_CRITERIA, "efficiency", 0.5, 1),
-        (DEFAULT_CRITERIA, "logical_flow", 2.5, 6),
-        (DEFAULT_CRITERIA, "tools", 2.5, 6),
-    ]
-    lowest = [(c["category"], c["average"], c["count"]) for c in found["bands"][0]["categories"]]
-    assert lowest == [("logical_flow", 0.5, 2), ("tools", 2.5, 2)]
+    assert (default["between_bands"], found["without_total"]) == (0, 1)
 
+    def stated(of: dict[str, Any]) -> list[tuple[str, float, int]]:
+        return [(c["category"], c["average"], c["count"]) for c in of["categories"]]
 
-async def test_distribution_over_the_bands_of_criteria(api: Api) -> None:
-    registry = load_criteria()
-    [criteria] = [c for c in registry if c.name == "investigation-outcome"]
-    gap = criteria.model_copy(update={"bands": {"low": (0, 10), "high": (90, 100)}})
-    for number, total in enumerate([5, 50, 95]):
-        await store_score(api.scoring, f"s{number}", total, criteria=criteria.name)
-    scoring = api.scoring
-    context = AppContext(
-        *(SETTINGS, type(registry)([gap]), scoring.inbox, scoring.leases, scoring.reader, scoring.analytics, Metrics()),
-        source=None,
-    )
-    transport = httpx.ASGITransport(create_app(context))
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=AS_ALICE) as client:
-        found = await analysed(Api(client, scoring), "distribution", criteria=criteria.name)
-
-    assert [(b["band"], b["low"], b["high"], b["count"]) for b in found["bands"]] == [
-        ("low", 0, 10, 1),
-        ("high", 90, 100, 1),
-    ]
-    assert found["between_bands"] == 1
-    assert (await analysed(api, "distribution", criteria="unknown"))["bands"][0]["band"] == "0-49"
+    assert stated(other) == [("efficiency", 0.5, 1)]
+    assert stated(default) == [("logical_flow", 2.5, 6), ("tools", 2.5, 6)]
+    assert stated(default["bands"][1]) == [("logical_flow", 1.5, 2), ("tools", 2.5, 2)]
 
 
 async def test_missing_tools_by_sessions(api: Api) -> None:

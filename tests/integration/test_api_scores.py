@@ -123,6 +123,8 @@ TABLE: list[tuple[Arranged, dict[str, Any], str]] = [
     (completed_then_failed, {}, "200 that"),
     (cancelled, {}, "202 new"),
     (beside, {}, "202 new"),
+    (completed, {"purpose": "shadow"}, "202 new"),
+    (in_progress, {"purpose": "shadow", "criteria": OTHER_CRITERIA}, "202 new"),
 ]
 
 
@@ -147,6 +149,7 @@ async def test_the_answer_follows_the_sessions_scores(api: Api) -> None:
         if which == "new":
             assert (shown["status"], shown["score_triggered_by"], shown["attempt"]) == ("pending", "alice", 0)
             assert shown["criteria"] == body.get("criteria", DEFAULT_CRITERIA), case
+            assert shown["purpose"] == body.get("purpose", "production"), case
 
 
 # --- the session ---------------------------------------------------------------------------------------
@@ -208,6 +211,8 @@ BODIES: list[Any] = [
     {"force": True},  # may be a misspelt `force_rescore`
     {"criteria": ""},
     {"criteria": 7},
+    {"purpose": "anchor"},
+    {"purpose": "shadow", "reference": {"text": "the disk was full"}},
     {"criteria": "criteria-without-a-file"},
     {"reason": "a\0b"},
     {"reason": "x" * 4001},
@@ -339,7 +344,7 @@ async def test_a_repeat_rebuilds_an_answer_whose_text_was_lost(api: Api) -> None
     assert [document(a, 202)["score_id"] for a in again] == [first["score_id"]] * 2
     assert again[0].text == again[1].text
 
-    key, request_id = idempotency.Key("alice", "key-1", ""), uuid.UUID(first["request_id"])
+    key, request_id = idempotency.Key("user:alice", "key-1", ""), uuid.UUID(first["request_id"])
     late = await idempotency.complete_answer(api.scoring.database, key, request_id, "of one that was slower")
     assert late == again[0].text
 

@@ -11,7 +11,7 @@ import pytest
 from attempting import HASHES, Service, a_timeline, open_service
 from builders import METHODOLOGY
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
-from tarsy_scoring.errors import AttemptTimedOut, JudgeUnavailable, LeaseLost, RateLimited, TimelineUnavailable
+from tarsy_scoring.errors import AttemptTimedOut, JudgeUnavailable, LeaseLost, TimelineUnavailable, WaitFor
 from tarsy_scoring.events import SOURCE_RESCORE
 from tarsy_scoring.queue.admission import Answer, Policy, Priority, Request
 from tarsy_scoring.queue.claims import ClaimedScore
@@ -70,8 +70,13 @@ async def test_a_score_is_stored_whole(service: Service) -> None:
     ]
     assert [e["sequence"] for e in events] == [1, 2, 3, 4, 5, 6, 7]
     assert events[-1]["total_score"] == 62
+    listed = (await list_sessions(service.reader, Filters(), "newest", None, 1)).sessions[0].score
+    assert events[-1]["summary"] == score["summary"] == (listed and listed.summary)
+    assert score["score_analysis"].startswith(score["summary"])
     row = await service.database.once(lambda c: c.fetchrow("SELECT * FROM scoring_criteria"))
     assert (row["criteria_hash"], "system_prompt" in str(row["content"])) == (score["criteria_hash"], True)
+    hashes = row["content"]["prompt_hashes"]
+    assert score["prompt_hashes"] == {name: hashes[name] for name in ("prompt", "follow_up_prompt")}
 
 
 @pytest.mark.parametrize(
@@ -144,7 +149,7 @@ async def test_a_score_past_its_deadline_is_not_retried(service: Service, claime
 async def test_waiting_burns_nothing(service: Service, claimed: ClaimedScore) -> None:
     """A score that waits for the provider goes back with a due time, also on its last attempt."""
     due_s = 120
-    await service.attempt(claimed, FakeJudge(RateLimited("429", due_s)), max_attempts=1)
+    await service.attempt(claimed, FakeJudge(WaitFor("429", due_s, "rate_limit")), max_attempts=1)
 
     score = await service.score(claimed.score_id)
     assert (score["status"], score["waiting_for"], score["waiting_for_text"]) == ("pending", "rate_limit", "429")

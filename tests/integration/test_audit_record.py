@@ -73,7 +73,7 @@ async def test_commands_are_recorded_with_user_and_host(scoring: Scoring) -> Non
         ("pause", "--list"),
         ("resume", "--chain", "kubernetes"),
         ("rescore", "one"),
-        ("anchors", "add", "two"),
+        ("anchors", "add", "two", "--yes"),
         ("anchors", "remove", "two"),
         ("export", "--prefix", "one"),
         ("prune",),

@@ -16,7 +16,7 @@ from infrastructure import Kafka, Postgres, fresh_database, run_apart, wait_unti
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.events import SessionCompleted, decode_session_completed
+from tarsy_scoring.events import SessionCompleted, decode
 from tarsy_scoring.kafka.connect import BrokerAway, Headers
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
@@ -80,7 +80,7 @@ class Topic:
         return found[self._first :]
 
     async def events(self) -> list[SessionCompleted]:
-        return [decode_session_completed(r.value) for r in await self.records()]
+        return [decode(SessionCompleted, r.value) for r in await self.records()]
 
     async def ids(self) -> list[str]:
         """Session ids, each as often as it was announced."""
@@ -237,7 +237,7 @@ async def test_an_event_holds_what_tarsy_stored(start: Start, topic: Topic, tars
     await swept(start())
 
     [one] = await topic.records()
-    event = decode_session_completed(one.value)
+    event = decode(SessionCompleted, one.value)
     assert one.key == b"one"
     assert (event.status, event.chain_id, event.alert_type) == ("failed", "kubernetes", "PodCrash")
     assert event.completed_at == NOW + timedelta(minutes=1)

@@ -22,6 +22,7 @@ from tarsy_scoring.scores.bands import DEFAULT_BANDS
 from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.scores.session_list import Filters
 from tarsy_scoring.studies import anchors, findings
+from tarsy_scoring.web.queries import ExportQuery
 
 BIG = {"sessions", "session_scores", "score_missing_tools"}
 NOW = datetime.now(UTC)
@@ -146,11 +147,10 @@ async def test_an_export_finds_its_scores(connection: asyncpg.Connection, only_l
             assert_found_by(nodes, wanted, filters)
 
 
-ENDS = ([b.id for b in DEFAULT_BANDS], [b.low for b in DEFAULT_BANDS], [b.high for b in DEFAULT_BANDS])
 ANALYTICS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "trends": (analytics.TRENDS, (False,)),
     "trends-by-end": (analytics.TRENDS, (True,)),
-    "bands": (analytics.BANDS, ENDS),
+    "by-total": (analytics.BY_TOTAL, ()),
     "scores-of-chains": (analytics.SCORES_OF_CHAINS, ()),
     "failure-tags": (analytics.FAILURE_TAGS, ()),
     "demand": (demand.DEMAND, (1000,)),
@@ -204,14 +204,15 @@ async def test_drift_finds_its_scores(connection: asyncpg.Connection) -> None:
 async def test_analytics_over_everything(reader: Reader) -> None:
     """Each over all scores of 1,000 chains; the numbers equal those of the generated rows."""
     database = reader.database
-    trends = await analytics.trends(database, Selection())
-    bands = await analytics.distribution(database, Selection(), DEFAULT_BANDS)
+    points, left_out = await analytics.trends(database, Selection())
+    found = await analytics.distribution(database, Selection(), lambda _: DEFAULT_BANDS)
+    totals = sum(band.count for one in found.criteria for band in one.bands)
     tools = await read_ledger(database, Selection(), limit=50)
     tags = await analytics.failure_tags(database, Selection())
 
     sessions = 80_000
-    assert bands.without_total + sum(b.count for b in bands.bands) == tags.scores == sessions
-    assert trends.left_out + sum(p.count for p in trends.points) == sum(b.count for b in bands.bands)
+    assert found.without_total + totals == tags.scores == sessions
+    assert left_out + sum(p.count for p in points) == totals
     assert [t.tag for t in tags.tags] == ["wrong_conclusion", "late"]
     assert (tags.tags[0].chains > 900, len(tags.tags[0].by_chain)) == (True, analytics.MOST_CHAINS)
     by_name = {t.tool_name: t for t in tools.tools}
@@ -224,7 +225,7 @@ async def test_analytics_over_everything(reader: Reader) -> None:
 async def test_an_export_holds_one_batch_at_a_time(reader: Reader) -> None:
     """However slow its reader is, it holds no connection meanwhile, and each score comes once."""
     seen: list[Any] = []
-    async for batch in export.export_scores(reader, export.Chosen(Filters(since=NOW - timedelta(hours=20)))):
+    async for batch in export.export_scores(reader, ExportQuery(since=NOW - timedelta(hours=20)).chosen):
         assert len(batch) <= export.EXPORT_BATCH
         busy = await reader.database.once(
             lambda c: c.fetchval(

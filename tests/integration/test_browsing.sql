@@ -32,3 +32,6 @@ SELECT s.score_id, k, (ARRAY['get_pod_logs', 'Get Pod Logs', 'prometheus_query',
   'node_gpu_usage', 'get_pods', 'tool_' || h % 3000])[1 + (h / 7 + k) % 8], 'because'
 FROM session_scores s, LATERAL (SELECT abs(hashtext(s.score_id::text)::bigint) AS h) q, generate_series(1, 2) k
 WHERE s.status = 'completed';
+INSERT INTO scoring_requests (request_id, session_id, source, disposition, score_id, received_at, requested_by, force, priority)
+SELECT request_id, session_id, 'session-completed', 'accepted', score_id, created_at, 'event: tarsy', false, 1
+FROM session_scores;

@@ -114,10 +114,14 @@ def test_unknown_criteria_are_a_usage_error(database_url: str, tmp_path: Path, m
 
     ended = {
         name: CliRunner().invoke(calibrate, [str(labels), "--criteria", name])
-        for name in ("outcom", "outcome", "investigation-outcome")
+        for name in ("outcom", "outcome", "investigation-structured")
     }
 
-    assert {name: e.exit_code for name, e in ended.items()} == {"outcom": 2, "outcome": 0, "investigation-outcome": 1}
+    assert {name: e.exit_code for name, e in ended.items()} == {
+        "outcom": 2,
+        "outcome": 0,
+        "investigation-structured": 1,
+    }
     assert "no criteria are called 'outcom'" in ended["outcom"].stderr
-    assert "investigation-outcome" in ended["outcom"].stderr
+    assert "investigation-structured" in ended["outcom"].stderr
     assert ", outcome)" in ended["outcom"].stderr

@@ -97,13 +97,6 @@ async def test_a_failed_score_has_nothing_to_subtract(api: Api) -> None:
     assert "Total 67 – differs" in page.text
 
 
-async def test_an_earlier_score_leads_to_a_comparison_with_the_newest(api: Api) -> None:
-    first, second = await scored(api), await scored(api)
-    page = await look(api, f"/scores/{first}")
-    assert "compare the two" in page.text
-    assert page.all("a", href=f"/scores/compare?a={first}&b={second}")
-
-
 async def test_scores_that_cannot_be_compared_are_refused_in_words(api: Api) -> None:
     score, other, unknown = await scored(api), await scored(api, "another"), uuid.UUID(int=7)
     for query, status, reason in (

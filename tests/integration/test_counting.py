@@ -17,7 +17,7 @@ from infrastructure import Kafka, wait_until
 from tarsy_scoring.config.chains import BudgetSettings, ChainSettings
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import JudgeUnavailable, KeyRejected, Paused, SessionNotFound
+from tarsy_scoring.errors import JudgeUnavailable, SessionNotFound, WaitFor
 from tarsy_scoring.kafka.consumer import Consumer, Record
 from tarsy_scoring.kafka.publisher import Publisher
 from tarsy_scoring.kafka.topics import ensure_topics
@@ -101,7 +101,7 @@ async def test_other_purposes_do_not_count_as_quality(service: Service) -> None:
     ("error", "reason"),
     [
         pytest.param(JudgeUnavailable("away"), "judge_unavailable", id="an-error"),
-        pytest.param(KeyRejected("401", 5), "key", id="something-to-wait-for"),
+        pytest.param(WaitFor("401", 5, "key"), "key", id="something-to-wait-for"),
     ],
 )
 async def test_a_turn_without_an_answer_is_counted_by_reason(service: Service, error: Exception, reason: str) -> None:
@@ -125,7 +125,9 @@ async def test_a_turn_without_an_answer_is_counted_by_reason(service: Service, e
             {"waiting_for", "due_s", "error_kind", "reason"},
             id="put-back-after-an-error",
         ),
-        pytest.param([Paused("paused", 5)], None, "put_back", {"waiting_for", "due_s", "reason"}, id="waiting"),
+        pytest.param(
+            [WaitFor("paused", 5, "pause")], None, "put_back", {"waiting_for", "due_s", "reason"}, id="waiting"
+        ),
         pytest.param([], SessionNotFound("no session"), "failed", {"error_kind", "reason"}, id="failed"),
     ],
 )

@@ -32,7 +32,7 @@ from tarsy_scoring.analytics.recount import RECOUNT_LOCK, mark_all, recount_all,
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.retention.erasure import erase
-from tarsy_scoring.retention.pruning import Keep, Pruner
+from tarsy_scoring.retention.pruning import Pruner
 from tarsy_scoring.scores.bands import DEFAULT_BANDS
 
 TABLES = ("daily_counts", "daily_sums", "daily_names")
@@ -57,6 +57,7 @@ async def assert_recounted(scoring: Scoring) -> None:
 # --- the law -------------------------------------------------------------------------------------------
 
 CATEGORIES: tuple[Any, ...] = ({"a": 10, "b": 7.5}, {"a": 3}, {"b": "no number", "c": 0.1}, None)
+GATES = ([], [], [{"name": "quiet", "gate_type": "script", "passed": True, "message": "as asked"}])
 FLAGS = ([], ["ungrounded"], ["outcome_missing"], ["outcome_score_mismatch"], ["tampering_suspected"])
 TAGS = ([], ["slow"], ["slow", "wrong_tool", "slow"])
 REFERENCES: tuple[Any, ...] = (None, None, {"source_url": None, "provided_by": "ada", "provided_at": "2026-01-01"})
@@ -101,6 +102,8 @@ class Changes:
             judge_fingerprint=choose((None, "judge-1", "judge-2")),
             reference=choose(REFERENCES),
             outcome=choose(("pass", "fail", None)),
+            pass_threshold=choose((None, 60.0)),
+            gates=choose(GATES),
             usage=choose((None, {"cost_usd": None}, {"cost_usd": 0.1}, {"cost_usd": 1e-7})),
             interaction=choose(INTERACTIONS),
         )
@@ -148,7 +151,7 @@ class Changes:
     async def prune(self) -> None:
         await self.scoring.rows("UPDATE scoring_events SET published_at = now()")
         await self.scoring.rows("UPDATE session_scores SET created_at = completed_at WHERE completed_at IS NOT NULL")
-        await Pruner(self.scoring.database, Keep(scores_days=3), rest=AsyncMock()).run()
+        await Pruner(self.scoring.database, {"scores": 3}, rest=AsyncMock()).run()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -165,20 +168,24 @@ async def assert_counted(scoring: Scoring, of: Selection) -> None:
     """The figures of a selection are those of the scores."""
     names = TrendPoint.__slots__
     for day_of in get_args(DayOf):
-        found = await analytics.trends(scoring.database, of, day_of)
+        found, left_out = await analytics.trends(scoring.database, of, day_of)
         points = await counted_again.trends(scoring, of, day_of)
-        assert [asdict(p) for p in found.points] == [{n: p[n] for n in names} for p in points if p["count"]], day_of
-        assert found.left_out == sum(p["doubtful"] for p in points)
+        assert [asdict(p) for p in found] == [{n: p[n] for n in names} for p in points if p["count"]], day_of
+        assert left_out == sum(p["doubtful"] for p in points)
         assert_same_chains(
             await every_chain(scoring.database, of, day_of), await counted_again.figures(scoring, of, day_of)
         )
-    shown = await analytics.distribution(scoring.database, of, DEFAULT_BANDS)
+    shown = await analytics.distribution(scoring.database, of, lambda _: DEFAULT_BANDS)
     counts, averages = await counted_again.distribution(scoring, of, DEFAULT_BANDS)
-    by_band = {(row["band"], row["has_total"]): row["count"] for row in counts}
-    assert [b.count for b in shown.bands] == [by_band.get((b.id, True), 0) for b in DEFAULT_BANDS]
-    assert shown.without_total == by_band.get((None, False), 0)
-    listed = {(b.band, c.criteria, c.category): (c.average, c.count) for b in shown.bands for c in b.categories}
-    listed |= {(None, c.criteria, c.category): (c.average, c.count) for c in shown.categories}
+    by_band = {(row["criteria"], row["band"]): row["count"] for row in counts if row["has_total"]}
+    assert {(one.criteria, b.band): b.count for one in shown.criteria for b in one.bands if b.count} == by_band
+    assert shown.without_total == sum(row["count"] for row in counts if not row["has_total"])
+    listed = {
+        (band, one.criteria, c.category): (c.average, c.count)
+        for one in shown.criteria
+        for band, stated in [(None, one.categories), *((b.band, b.categories) for b in one.bands)]
+        for c in stated
+    }
     expected = {(r["band"], r["criteria"], r["category"]): (r["average"], r["count"]) for r in averages}
     assert listed == {key: (pytest.approx(average), count) for key, (average, count) in expected.items()}
 
@@ -336,10 +343,10 @@ async def test_dirty_days_beyond_the_bound_are_being_recounted(scoring: Scoring)
         await store_score(scoring, f"s{n}", 40, at=NOON + timedelta(days=n))
 
     assert await count_recounted(scoring.database, Selection()) == 2
-    assert sum(p.count for p in (await analytics.trends(scoring.database, Selection())).points) == MOST_DIRTY
+    assert sum(p.count for p in (await analytics.trends(scoring.database, Selection()))[0]) == MOST_DIRTY
     await recount_all(scoring.database)
     assert await count_recounted(scoring.database, Selection()) == 0
-    assert sum(p.count for p in (await analytics.trends(scoring.database, Selection())).points) == MOST_DIRTY + 2
+    assert sum(p.count for p in (await analytics.trends(scoring.database, Selection()))[0]) == MOST_DIRTY + 2
 
 
 # --- where a time range is read from -------------------------------------------------------------------

@@ -82,47 +82,55 @@ async def test_a_dead_letter_topic_that_is_away_repeats_no_request(
 
 
 async def test_the_oldest_bodies_make_room_for_new_ones(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their original records are still named by topic, partition and offset."""
-    monkeypatch.setattr(letters_module, "MOST_BODY_BYTES", 2_500)
-    for n in range(5):
-        record = Record("session-completed", 0, n, 1, None, b"%d" % n * 1_000, ())
+    """One key makes room among its own. The original records are still named by topic, partition and offset."""
+    monkeypatch.setattr(letters_module, "MOST_BODY_BYTES", 5_500)
+    monkeypatch.setattr(letters_module, "MOST_BODY_BYTES_OF_KEY", 2_500)
+    for n, key in enumerate(("a", "b", "c", "hot", "hot", "hot", "hot")):
+        record = Record("session-completed", 0, n, 1, key.encode(), b"%d" % n * 1_000, ())
         publisher = cast(Any, TopicAnswers(TooLarge("planted")))
         error = InvalidMessage("not_json", "planted")
         await write_dead_letter(publisher, "letters", scoring.database, record, error, datetime.now(UTC))
 
     rows = await scoring.rows("SELECT value FROM dead_letter_bodies ORDER BY created_at")
-    assert [row["value"][:1] for row in rows] == [b"3", b"4"]
+    assert [row["value"][:1] for row in rows] == [b"1", b"2", b"5", b"6"]
 
 
-async def test_a_topic_with_too_many_invalid_messages_stops_alone(topics: Topics, scoring: Scoring) -> None:
+async def test_a_topic_with_too_many_invalid_messages_pauses_alone(
+    topics: Topics, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
-    The invalid message that exceeds the limit is neither diverted nor committed. A restart continues there.
+    Behind each pause it continues with one take. Nothing is lost, and valid messages in between are stored.
     Tombstones do not count, and are no dead letters.
     """
-    metrics, invalid, passed = Metrics(), [b"invalid"] * 5, {"source": "session-completed", "disposition": "tombstone"}
-    await send(topics, topics.session_completed, 0, [event("first"), *[None] * 20, *invalid, event("last")])
-    await send(topics, topics.rescore_requested, 0, [b"invalid"])
+    monkeypatch.setattr(intake_module, "TAKE_LIMIT", 10)
+    metrics, passed, now_s = Metrics(), {"source": "session-completed", "disposition": "tombstone"}, 0.0
+    await send(topics, topics.session_completed, 0, [event("first"), *[None] * 20, *[b"invalid"] * 9])
+    await send(topics, topics.session_completed, 0, [b"invalid", event("between"), *[b"invalid"] * 8, event("last")])
 
     def stopped() -> float | None:
         labels = {"topic": topics.session_completed, "reason": "dead_letters"}
         return metrics.registry.get_sample_value("tarsy_scoring_intake_stopped_partitions", labels)
 
-    with capture_logs() as lines:
-        async with running_intake(topics, scoring, metrics, SCORING_DEAD_LETTER_MAX_STREAK="3"):
-            await wait_until(lambda: stopped() == 6, PATIENCE_S, "its six partitions are stopped")
-            await send(topics, topics.rescore_requested, 0, [event("other-topic")])
-            await wait_until(lambda: requests_of(scoring, "other-topic"), PATIENCE_S, "the other topic goes on")
-            assert await committed(topics, 0) == 24
-            assert metrics.registry.get_sample_value("tarsy_scoring_requests_total", passed) == 20
+    def pauses() -> list[float]:
+        return [line["pause_s"] for line in lines if line["event"] == "intake.topic_stopped"]
 
-    assert [(line["offset"], line["topic"]) for line in lines if line["event"] == "intake.topic_stopped"] == [
-        (24, topics.session_completed)
-    ]
-    assert len(await dead_letters(topics)) == 4
-    async with running_intake(topics, scoring):
-        await wait_until(lambda: offset_is(topics, 27), PATIENCE_S, "all messages are handled")
-    assert len(await dead_letters(topics)) == 6
-    await wait_for_stored(scoring, ["first", "last", "other-topic"])
+    with capture_logs() as lines:
+        limits = {"SCORING_DEAD_LETTER_MAX_STREAK": "3"}
+        async with running_intake(topics, scoring, metrics, lambda: now_s, **limits) as intake:
+            await wait_until(lambda: pauses() == [30] and stopped() == 6, PATIENCE_S, "its six partitions stop")
+            await send(topics, topics.rescore_requested, 0, [event("other")])
+            await wait_until(lambda: requests_of(scoring, "other"), PATIENCE_S, "the other topic goes on")
+            assert await committed(topics, 0) == 30
+            assert intake.stopped_topics()[topics.session_completed] is not None
+            now_s += 30
+            await wait_until(lambda: pauses() == [30, 60] and stopped() == 6, PATIENCE_S, "one take later they stop")
+            assert await committed(topics, 0) == 40
+            now_s += 60
+            await wait_for_stored(scoring, ["first", "between", "last", "other"])
+            await wait_until(lambda: stopped() == 0, PATIENCE_S, "it is read again")
+
+    assert metrics.registry.get_sample_value("tarsy_scoring_requests_total", passed) == 20
+    assert len(await dead_letters(topics)) == 18
 
 
 async def requests_of(scoring: Scoring, session_id: str) -> bool:

@@ -8,21 +8,19 @@ import pytest
 from pydantic_core import from_json
 
 from builders import DEFAULT_CRITERIA, METHODOLOGY, Scoring
-from drift_rows import plant_judgements, plant_scores, totals
+from drift_rows import look, plant_judgements, plant_scores, totals
 from infrastructure import Topics
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.events import DriftDetected
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.kafka.examine import read_topics
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import read_topic
-from tarsy_scoring.retention.pruning import Keep, Pruner
+from tarsy_scoring.retention.pruning import Pruner
 from tarsy_scoring.studies import anchors, findings
 from tarsy_scoring.studies import drift_loop as loop_module
 from tarsy_scoring.studies.drift_loop import DriftLoop
-from tarsy_scoring.studies.findings import Situation
 from tarsy_scoring.telemetry.metrics import Metrics
 
 OLD, NEW = "judge-old", "judge-new"
@@ -78,13 +76,16 @@ async def test_the_event_names_what_was_planted(scoring: Scoring, settings: Sett
     assert (topic.config or {})["cleanup.policy"] == "compact"
     [record] = await published(settings)
     event: dict[str, Any] = from_json(record.value or b"")
-    assert DriftDetected.model_validate_json(record.value or b"").cause == cause
     assert record.key == f"drift:{event['event_id']}".encode()
     assert (event["type"], event["cause"], event["is_clear"]) == ("scoring.drift_detected", cause, True)
     assert (event["chain_id"], event["old_fingerprint"], event["new_fingerprint"]) == ("kubernetes", OLD, NEW)
     assert event["interval"][0] < event["size_points"] < event["interval"][1]
     assert event["interval"][0] < judge + agents < event["interval"][1]
     assert event["timestamp_us"] == round(datetime.fromisoformat(event["timestamp"]).timestamp() * 1_000_000)
+
+
+async def found_by(scoring: Scoring) -> list[findings.Finding]:
+    return await findings.read_findings(scoring.database, None, None, None, 100)
 
 
 async def test_other_criteria_are_no_drift(scoring: Scoring, settings: Settings) -> None:
@@ -96,7 +97,7 @@ async def test_other_criteria_are_no_drift(scoring: Scoring, settings: Settings)
 
     await run(drift_loop(scoring, settings))
 
-    assert [f.cause for f in await findings.read_findings(scoring.database)] in ([], ["none"])
+    assert [f.cause for f in await found_by(scoring)] in ([], ["none"])
     assert await findings.unpublished(scoring.database, 10) == []
 
 
@@ -109,26 +110,22 @@ async def test_two_workers_make_one_event(scoring: Scoring, settings: Settings) 
     for loop in loops:
         await loop.close()
     assert len(await published(settings)) == 1
-    assert len(await findings.read_findings(scoring.database)) == 1
+    assert len(await found_by(scoring)) == 1
 
 
-async def situation_of(scoring: Scoring, chain: str = "kubernetes") -> Situation:
-    standing = await anchors.standing(scoring.database, scoring.inbox.policy)
-    said = await anchors.judgements(scoring.database)
-    found = await findings.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
-    assert found is not None
-    return found
+async def tenure_of(scoring: Scoring) -> Any:
+    return await findings.read_tenure(scoring.database, "kubernetes", DEFAULT_CRITERIA)
 
 
 async def test_concurrent_looks_store_one_finding(scoring: Scoring) -> None:
     """It has the time of the look, and not that of the database."""
     await plant_change(scoring, judge=10, agents=0)
-    found, looked_at = await situation_of(scoring), now() - DAY / 2
+    looked_at = now() - DAY / 2
 
-    made = await asyncio.gather(*(findings.look_at(scoring.database, found, looked_at) for _ in range(3)))
+    made = await asyncio.gather(*(look(scoring, looked_at) for _ in range(3)))
 
     assert sorted(map(str, made)) == ["sessions", "watch", "watch"]
-    [finding] = await findings.read_findings(scoring.database)
+    [finding] = await found_by(scoring)
     assert finding.found_at == looked_at
 
 
@@ -137,11 +134,10 @@ async def test_nothing_is_looked_at_while_anchors_are_under_way(scoring: Scoring
     [late, *_] = await plant_scores(scoring, OLD, [60], begin=now() - 60 * DAY)
     await anchors.add(scoring.database, [late], by="ada")
 
-    assert (await situation_of(scoring)).outstanding == 1
-    assert await findings.look_at(scoring.database, await situation_of(scoring), now()) is None
+    assert await look(scoring, now()) is None
 
     await anchors.remove(scoring.database, [late], by="ada")
-    assert await findings.look_at(scoring.database, await situation_of(scoring), now()) == "sessions"
+    assert await look(scoring, now()) == "sessions"
 
 
 async def test_a_change_under_one_judge_is_attributed_to_agents_once(scoring: Scoring, settings: Settings) -> None:
@@ -161,22 +157,19 @@ async def test_a_change_under_one_judge_is_attributed_to_agents_once(scoring: Sc
     assert event["size_points"] == pytest.approx(-15, abs=4)
     turned = datetime.fromisoformat(event["began_at"]) - begin
     assert turned == pytest.approx(timedelta(hours=350), abs=timedelta(hours=20))
-    assert len(await findings.read_findings(scoring.database)) == 1
+    assert len(await found_by(scoring)) == 1
 
 
 async def test_a_session_scored_again_is_no_new_session(scoring: Scoring) -> None:
     await plant_change(scoring, judge=10, agents=0)
-    before = await situation_of(scoring)
+    before = await tenure_of(scoring)
     old = await scoring.rows("SELECT session_id FROM session_scores WHERE judge_fingerprint = $1", OLD)
     again = {r["session_id"]: 90 for r in old}
     await plant_judgements(scoring, NEW, again, purpose="production")
 
-    after = await situation_of(scoring)
+    after = await tenure_of(scoring)
 
-    assert (len(after.tenure.before), len(after.tenure.scores)) == (
-        len(before.tenure.before),
-        len(before.tenure.scores),
-    )
+    assert (len(after.before), len(after.scores)) == (len(before.before), len(before.scores))
 
 
 async def test_scores_without_a_fingerprint_do_not_count(scoring: Scoring) -> None:
@@ -184,7 +177,7 @@ async def test_scores_without_a_fingerprint_do_not_count(scoring: Scoring) -> No
         await plant_scores(scoring, judge, totals(mean, 100), begin=now() - 30 * DAY)
     await scoring.rows("UPDATE session_scores SET judge_fingerprint = NULL WHERE judge_fingerprint = $1", NEW)
 
-    assert len((await situation_of(scoring)).tenure.scores) == 100
+    assert len((await tenure_of(scoring)).scores) == 100
 
 
 async def test_without_a_broker_findings_are_kept_and_events_follow(
@@ -212,7 +205,7 @@ async def test_pruning_keeps_anchors_and_their_judgements(scoring: Scoring) -> N
     await scoring.rows("UPDATE session_scores SET created_at = $1", year_ago)
     await anchors.add(scoring.database, [kept, let_go], by="ada")
     await anchors.remove(scoring.database, [let_go], by="ada")
-    pruner = Pruner(scoring.database, Keep(scores_days=180, records_days=180))
+    pruner = Pruner(scoring.database, {"scores": 180, "records": 180})
 
     await pruner.run()
 
@@ -223,14 +216,14 @@ async def test_pruning_keeps_anchors_and_their_judgements(scoring: Scoring) -> N
 
 async def test_old_findings_are_pruned_once_published(scoring: Scoring) -> None:
     await plant_change(scoring, judge=10, agents=0)
-    await findings.look_at(scoring.database, await situation_of(scoring), now())
+    await look(scoring, now())
     await scoring.rows("UPDATE drift_findings SET found_at = found_at - interval '365 days'")
-    pruner = Pruner(scoring.database, Keep(records_days=180))
+    pruner = Pruner(scoring.database, {"records": 180})
     [news] = await findings.unpublished(scoring.database, 10)
     await findings.mark_published(scoring.database, [news.event_id])
     assert (await pruner.run())["findings"] == 0
 
-    await findings.look_at(scoring.database, await situation_of(scoring), now() + DAY)
+    await look(scoring, now() + DAY)
     await scoring.rows("UPDATE drift_findings SET published_at = NULL")
     assert (await pruner.run())["findings"] == 0
     await findings.mark_published(scoring.database, [news.event_id])

@@ -103,11 +103,11 @@ async def test_no_column_of_any_table_holds_the_erased_session(scoring: Scoring)
 
 async def fill(scoring: Scoring, name: str, session_id: str) -> uuid.UUID:
     """A row by this person in every table that holds names; returns a score."""
-    reference = Reference(uuid.uuid4(), "a bad image", None, name, NOW)
+    reference = Reference(uuid.uuid4(), "a bad image", None, name, NOW, f"event: {name}")
     asked = rescore(session_id, requested_by=name, priority=Priority.PEOPLE, reference=reference)
     await scoring.accept(asked)
     [claimed] = await scoring.claim()
-    ending = completion(claimed, reference={"provided_by": name})
+    ending = completion(claimed, reference={"provided_by": name, "sent_by": f"token {name}"})
     event = ending.event.__class__(claimed.score_id, "scoring.completed", {"score_triggered_by": name})
     await scoring.store.end(ending.__class__(claimed, ending.columns, event))
     await scoring.accept(rescore(session_id, requested_by=name))
@@ -116,7 +116,7 @@ async def fill(scoring: Scoring, name: str, session_id: str) -> uuid.UUID:
     for statement in (
         "INSERT INTO score_labels (score_id, session_id, labelled_by, agrees) "
         "SELECT score_id, session_id, $2, true FROM session_scores WHERE score_id = $1",
-        "INSERT INTO kept_answers SELECT $2, 'k', 'h', 'new', $1, gen_random_uuid(), '{}'",
+        "INSERT INTO kept_answers SELECT 'user:' || $2, 'k', 'h', 'new', $1, gen_random_uuid(), '{}'",
     ):
         await scoring.rows(statement, claimed.score_id, name)
     await scoring.rows("UPDATE changes SET address = '192.0.2.7' WHERE changed_by = $1", name)
@@ -125,6 +125,9 @@ async def fill(scoring: Scoring, name: str, session_id: str) -> uuid.UUID:
         "INSERT INTO tool_merges (name, name_key, tool, decided_by) VALUES ('Logs', 'logs', 'logs', $1)",
         "INSERT INTO pauses (chain_id, paused_by) VALUES ('chain of ' || md5($1), $1)",
         "INSERT INTO erasures (erased_by, why, session_hash, scores) VALUES ($1, 'asked', 'h', 1)",
+        "INSERT INTO drift_findings (look, chain_id, criteria, criteria_hash, new_fingerprint, is_clear, judge, whole, "
+        "agents, anchors, anchors_missing, compared_before, compared_after, meaning, is_event, confirmed_by) "
+        "VALUES ('watch', 'k', 'c', 'h', 'f', true, '{}', '{}', '{}', 0, 0, 1, 1, '[]', true, $1)",
     ):
         await scoring.rows(statement, name)
     statement = "INSERT INTO anchor_sessions VALUES ($2, $1, now(), 'typical', $1, now())"
@@ -170,7 +173,8 @@ async def test_every_column_that_names_a_person_is_erased(scoring: Scoring) -> N
     """A new column of this kind must join the list."""
     rows: list[dict[str, Any]] = await scoring.rows(
         "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public' "
-        r"AND (column_name ~ '_by$' OR column_name IN ('caller', 'author', 'person', 'user_name'))"
+        r"AND (column_name ~ '_by$' OR column_name IN ('caller', 'author', 'person', 'user_name')) "
+        "AND table_name NOT IN (SELECT table_name FROM information_schema.views)"
     )
     known = {(p.table, p.column) for p in PLACES} | {("kept_answers", "caller")}
     assert {(r["table_name"], r["column_name"]) for r in rows} - known == set()

@@ -2,8 +2,10 @@
 
 import asyncio
 from datetime import UTC, datetime, timezone
+from itertools import pairwise
 from typing import Any
 
+import asyncpg
 import pytest
 
 from builders import (
@@ -95,6 +97,22 @@ async def test_the_facts_of_several_events_are_merged(scoring: Scoring) -> None:
     assert session["labels"] == {"guidance": "v2", "team": "a", "run": "7"}
 
 
+async def test_labels_of_a_session_have_one_bound(scoring: Scoring) -> None:
+    """However many events name new ones, in one batch or in several. Known labels stay, with their newest values."""
+    await scoring.accept(session_completed(labels={"zone": "a"}))
+    for first in range(0, 200, 100):
+        await scoring.accept(
+            *(session_completed(labels={f"label-{n}": "x", "zone": "b"}) for n in range(first, first + 100))
+        )
+    await scoring.accept(*(session_completed("session-2", labels={f"label-{n}": "x"}) for n in range(100)))
+
+    sessions = await scoring.rows("SELECT labels FROM sessions ORDER BY session_id")
+    assert [len(session["labels"]) for session in sessions] == [50, 50]
+    assert sessions[0]["labels"]["zone"] == "b"
+    with pytest.raises(asyncpg.CheckViolationError):
+        await scoring.rows('UPDATE sessions SET labels = labels || \'{"one-more": "x"}\'')
+
+
 UNSTORABLE: dict[str, dict[str, Any]] = {
     "nul in a label": {"labels": {"guidance": "a\0b"}},
     "nul in a text": {"alert_type": "a\0b"},
@@ -131,7 +149,7 @@ async def test_a_session_scored_under_current_criteria_is_not_scored_again(scori
 
 async def test_a_newer_deferred_request_supersedes_the_older(scoring: Scoring) -> None:
     await scoring.accept(session_completed())
-    rescores = [rescore(criteria=OTHER_CRITERIA) for _ in range(4)]
+    rescores = [rescore(criteria=OTHER_CRITERIA, event_id=f"wish-{n}") for n in range(4)]
 
     answers = [
         *await scoring.accept(rescores[0]),
@@ -142,6 +160,18 @@ async def test_a_newer_deferred_request_supersedes_the_older(scoring: Scoring) -
     assert answers == ["deferred", "deferred", "superseded", "deferred"]
     dispositions = await scoring.dispositions()
     assert [dispositions[w.request_id] for w in rescores] == ["superseded", "superseded", "superseded", "deferred"]
+    told = await scoring.rows(
+        "SELECT payload FROM scoring_events WHERE type = 'scoring.request_superseded' ORDER BY entry"
+    )
+    by_request = {row["payload"]["request_id"]: row["payload"] for row in told}
+    for older, newer in pairwise(rescores):
+        event = by_request.pop(str(older.request_id))
+        assert (event["superseded_by"], event["request_event_id"]) == (str(newer.request_id), older.event_id)
+        assert (event["session_id"], event["attempt"]) == ("session-1", 0)
+        [stored] = await scoring.inbox.requests_of_event(older.event_id or "")
+        assert stored["superseded_by"] == str(newer.request_id)
+    assert by_request == {}
+    assert [row["payload"]["sequence"] for row in told] == [2, 3, 4]
     assert await scoring.accept(rescores[0]) == [None], "a redelivery does not bring an older request back"
     assert await scoring.dispositions() == dispositions
 

@@ -36,7 +36,7 @@ chains:
   tight: {{criteria: investigation-methodology, daily_budget_usd: 8.05}}
   free: {{criteria: investigation-methodology}}
   json: {{criteria: investigation-structured}}
-  outcome: {{criteria: investigation-outcome}}
+  outcome: {{criteria: investigation}}
 """
 MAKE_DUE = "UPDATE session_scores SET next_attempt_at = now()"
 Row = dict[str, Any]

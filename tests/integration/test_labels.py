@@ -11,6 +11,8 @@ import pytest
 from pydantic_core import from_json, to_json
 
 from api_site import Api, open_api
+from attempting import a_timeline
+from fakes import FakeSessions
 from stored import store_score
 from tarsy_scoring.labels import labels
 from tarsy_scoring.labels.labels import RANDOM_A_DAY
@@ -92,6 +94,18 @@ async def test_a_label_is_kept_and_shown(api: Api) -> None:
     assert (await read_json(api, f"scores/{score_id}/labels"))["labels"] == [second, kept]
 
 
+async def test_secrets_in_reasons_are_masked_before_they_are_stored(api: Api) -> None:
+    """In the reason of a label, and in that of a request."""
+    score_id = await store_score(api.scoring, "s", 70)
+    kept = await post_label(api, score_id, agrees=True, reason="password=hunter2hunter2", by="bob")
+    asked = await api.ask("s", force_rescore=True, reason="password=hunter2hunter2")
+
+    assert asked.status_code == 202, asked.text
+    stored = await api.scoring.rows("SELECT reason FROM score_labels UNION ALL SELECT reason FROM scoring_requests")
+    assert [row["reason"] for row in stored] == [kept["reason"], "password=[REDACTED:password#1]"]
+    assert kept["reason"] == "password=[REDACTED:password#1]"
+
+
 async def test_the_form_does_what_the_api_does(api: Api) -> None:
     """The form redirects to the score; a refusal is a page."""
     score_id = await store_score(api.scoring, "s", 70)
@@ -104,6 +118,23 @@ async def test_the_form_does_what_the_api_does(api: Api) -> None:
     assert refused.headers["content-type"].startswith("text/html")
     [label] = (await read_json(api, f"scores/{score_id}/labels"))["labels"]
     assert (label["by"], label["agrees"], label["outcome"], label["number"]) == ("alice", False, "0-49", 20)
+
+
+async def test_a_review_shows_a_total_only_after_the_label(database_url: str) -> None:
+    """A skipped score has no label and stays hidden, also in its timeline."""
+    async with open_api(database_url, FakeSessions(**{"s-0": a_timeline(session_id="s-0")})) as api:
+        score_id = await store_score(api.scoring, "s-0", 71, at=YESTERDAY)
+        for said, shown in (("skip", 0), ("outcome:0-49", 1)):
+            page = await look(api, "/review")
+            blind = await look(api, "/sessions/s-0/timeline?blind=1")
+            assert 'href="/sessions/s-0/timeline?blind=1&amp;"' in page
+            assert "<b>71" not in page + blind
+            form = {"review": "1", "said": said}
+            answer = await api.client.post(f"/scores/{score_id}/labels", data=form, headers=AS_BROWSER)
+            assert (answer.status_code, answer.headers["location"]) == (303, f"/review?after={score_id}")
+            assert (await look(api, answer.headers["location"])).count("<b>71") == shown
+            assert await api.scoring.value("SELECT count(*) FROM score_labels") == shown
+        assert (await api.client.get("/review?after=x", headers=AS_BROWSER)).status_code == 422
 
 
 REFUSED = {
@@ -182,6 +213,13 @@ async def test_a_day_has_random_and_suspicious_scores(api: Api) -> None:
     assert "odd-0" in {pick["session_id"] for pick in picks}
     assert not {str(old), str(beside)} & {pick["score_id"] for pick in picks}
     assert first["to_label"] == len(picks)
+
+
+async def test_a_day_with_few_scores_is_listed_whole(api: Api) -> None:
+    await store_days(api, RANDOM_A_DAY + PICKED_A_DAY)
+    assert (await read_picks(api))["to_label"] == RANDOM_A_DAY + PICKED_A_DAY
+    await store_score(api.scoring, "one-more", 50, at=YESTERDAY)
+    assert (await read_picks(api))["to_label"] == RANDOM_A_DAY
 
 
 # --- trust cards ---------------------------------------------------------------------------------------

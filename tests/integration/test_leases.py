@@ -23,7 +23,7 @@ async def test_a_claim_starts_an_attempt_under_a_lease(scoring: Scoring) -> None
 
     row = await scoring.score(claimed.score_id)
     assert (row["status"], row["attempt"], row["attempts_burned"]) == ("in_progress", 1, 0)
-    assert (row["current_stage"], row["lease_token"]) == ("gathering_context", claimed.lease_token)
+    assert row["lease_token"] == claimed.lease_token
     assert row["lease_expires_at"] - row["started_at"] == timedelta(seconds=60)
     assert (claimed.labels, claimed.alert_type, claimed.source) == (
         {"guidance": "v2"},
@@ -83,11 +83,11 @@ async def test_an_untracked_claim_lapses(scoring: Scoring) -> None:
     tracked = await scoring.leases.claim_due(owner, 1, LEASE_S)
     [untracked] = await scoring.leases.claim_due(owner, 1, LEASE_S)
 
-    assert (await scoring.leases.keep(tracked, 2 * LEASE_S)).held == {tracked[0].lease_token}
+    assert (await scoring.leases.keep(tracked, 2 * LEASE_S))[0] == {tracked[0].lease_token}
     await _pass_time(scoring, LEASE_S + 1)
 
     assert await scoring.take_back() == {untracked.session_id: "pending"}
-    assert (await scoring.leases.keep(tracked, LEASE_S)).held == {tracked[0].lease_token}
+    assert (await scoring.leases.keep(tracked, LEASE_S))[0] == {tracked[0].lease_token}
 
 
 async def test_a_locked_score_does_not_keep_other_leases_from_being_renewed(scoring: Scoring) -> None:
@@ -98,11 +98,11 @@ async def test_a_locked_score_does_not_keep_other_leases_from_being_renewed(scor
     async with connected(scoring.url) as stranger, stranger.transaction():
         await stranger.execute("SELECT FROM session_scores WHERE session_id = 'session-1' FOR UPDATE")
 
-        kept = await asyncio.wait_for(scoring.leases.keep(claimed, LEASE_S), 5)
+        held, _ = await asyncio.wait_for(scoring.leases.keep(claimed, LEASE_S), 5)
 
-        assert kept.held == {c.lease_token for c in claimed}
+        assert held == {c.lease_token for c in claimed}
         assert await scoring.take_back() == {}
-    assert (await scoring.leases.keep(claimed, LEASE_S)).held == kept.held
+    assert (await scoring.leases.keep(claimed, LEASE_S))[0] == held
     assert await scoring.take_back() == {}
 
 
@@ -233,7 +233,7 @@ async def test_a_lease_renewed_meanwhile_is_not_taken_back(scoring: Scoring, mon
     lock_sessions = scoring.inbox.lock_sessions
 
     async def renew_and_lock(*arguments: Any, **how: Any) -> Any:
-        assert (await scoring.leases.keep([claimed], LEASE_S)).held == {claimed.lease_token}
+        assert (await scoring.leases.keep([claimed], LEASE_S))[0] == {claimed.lease_token}
         return await lock_sessions(*arguments, **how)
 
     monkeypatch.setattr(scoring.inbox, "lock_sessions", renew_and_lock)

@@ -60,7 +60,7 @@ async def test_a_claim_without_a_reply_lapses(lossy: Lossy) -> None:
     assert lossy.proxy.replies_lost == 1
     assert [c.session_id for c in tracked] == ["next"]
     await lossy.seen.rows("UPDATE session_scores SET lease_expires_at = now() - interval '1 s'")
-    assert (await lossy.scoring.leases.keep(tracked, 60)).held == {tracked[0].lease_token}
+    assert (await lossy.scoring.leases.keep(tracked, 60))[0] == {tracked[0].lease_token}
     assert await lossy.seen.take_back() == {"lost": "pending"}
 
 

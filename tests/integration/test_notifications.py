@@ -12,10 +12,8 @@ from infrastructure import Topics, wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.outbox.relay import POLL_IN_LARGE_FLEET_S, POLL_S, Relay
 from tarsy_scoring.postgres import listen
-from tarsy_scoring.postgres.database import LARGE_FLEET, Database
+from tarsy_scoring.postgres.database import LARGE_FLEET, NOTIFY_EVERY_S, Database
 from tarsy_scoring.telemetry.metrics import Metrics
-
-UNWANTED = 1000  # count of rows in a notification that must not arrive
 
 
 class Fleet:
@@ -58,21 +56,30 @@ async def fleet(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 @contextlib.asynccontextmanager
-async def heard_outside(url: str, channel: str) -> AsyncIterator[list[int]]:
-    """The counts of notifications that leave a process."""
-    heard: list[int] = []
+async def heard_outside(url: str, channel: str) -> AsyncIterator[list[str]]:
+    """The payloads of notifications that leave a process."""
+    heard: list[str] = []
     async with connected(url) as connection:
-        await connection.add_listener(f"tarsy_scoring.public.{channel}", lambda *args: heard.append(int(args[-1])))
+        await connection.add_listener(f"tarsy_scoring.public.{channel}", lambda *args: heard.append(args[-1]))
         yield heard
 
 
-async def ring_until(notify: Callable[[], None], heard: Sequence[int]) -> None:
-    """Notify until it is heard: what was sent before has arrived by then."""
+async def assert_silent(url: str, channel: str, heard: Sequence[str]) -> None:
+    """No process has sent a notification: one that we send is heard first."""
+    await asyncio.sleep(2 * NOTIFY_EVERY_S)
+    async with connected(url) as connection:
+        await connection.execute("SELECT pg_notify($1, 'ours')", f"tarsy_scoring.public.{channel}")
+    await wait_until(lambda: len(heard) > 0, 30, "our notification is heard")
+    assert heard == ["ours"]
+
+
+async def ring_until(notify: Callable[[], None], heard: Sequence[str]) -> None:
+    """Notify until a process has sent it."""
 
     async def is_heard() -> bool:
         notify()
         await asyncio.sleep(0.01)
-        return len(heard) > 0
+        return "" in heard
 
     await wait_until(is_heard, 30, "a notification is heard")
 
@@ -82,19 +89,19 @@ async def test_a_large_fleet_sends_no_notifications(scoring: Scoring, fleet: Fle
     await fleet.grow(LARGE_FLEET + 1)
     first = fleet.databases[0]
     async with heard_outside(scoring.url, "scores") as scores, heard_outside(scoring.url, "events") as events:
-        first.notify("scores", UNWANTED)
-        first.notify("events", UNWANTED)
+        first.notify("scores")
+        first.notify("events")
         await first.wait_notified("events", 600)
         waiting = asyncio.create_task(first.wait_notified("scores", 600))
         await asyncio.wait([waiting], timeout=0.05)
         assert not waiting.done()
+        await assert_silent(scoring.url, "scores", scores)
+        await assert_silent(scoring.url, "events", events)
 
         await fleet.shrink(LARGE_FLEET)
         await ring_until(lambda: first.notify("scores"), scores)
         await ring_until(lambda: first.notify("events"), events)
         await waiting
-
-    assert max(*scores, *events) < UNWANTED
 
 
 async def test_a_large_fleet_does_not_listen(scoring: Scoring, fleet: Fleet) -> None:
@@ -124,13 +131,12 @@ async def hears(database: Database) -> bool:
 async def test_a_process_that_judges_alone_notifies_itself(scoring: Scoring, fleet: Fleet) -> None:
     await fleet.grow(1)
     async with heard_outside(scoring.url, "scores") as heard:
-        fleet.databases[0].notify("scores", UNWANTED)
+        fleet.databases[0].notify("scores")
         await fleet.databases[0].wait_notified("scores", 600)
+        await assert_silent(scoring.url, "scores", heard)
 
         await fleet.grow(2)
         await ring_until(lambda: fleet.databases[0].notify("scores"), heard)
-
-    assert max(heard) < UNWANTED
 
 
 @pytest.mark.parametrize(

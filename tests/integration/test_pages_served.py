@@ -10,10 +10,11 @@ import pytest
 
 from api_site import SETTINGS, Api, open_api
 from attempting import a_timeline
-from builders import METHODOLOGY, completion, failure, rescore, session_completed, step
+from builders import METHODOLOGY, OTHER_CRITERIA, completion, failure, rescore, session_completed, step
 from fakes import FakeSessions
+from stored import store_score
 from tarsy_scoring.config.chains import ChainSettings
-from tarsy_scoring.errors import SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.errors import SessionNotTerminal
 from tarsy_scoring.judge.verdict import MissingTool
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
@@ -76,6 +77,7 @@ async def look(api: Api, path: str, status: int = 200) -> Page:
     answer = await api.client.get(path, headers=AS_BROWSER)
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"].startswith("text/html")
+    assert answer.headers["cache-control"] == "no-store"  # a shared cache must not store what one user read
     page = Page(answer.text)
     assert_sound(page)
     return page
@@ -112,8 +114,10 @@ async def scored(api: Api, session_id: str = "session-1", total: int = 67, **col
 
 
 async def test_the_list_shows_every_state_in_words(api: Api) -> None:
-    """A total is shown with the outcome that the judge stated, or else with its range."""
+    """A total is shown with the outcome that the judge stated, or else with its range, and with what failed."""
     await scored(api, "good-one", 82)
+    gates = [{"name": str(n), "gate_type": "tool_called", "passed": n > 0, "message": ""} for n in range(3)]
+    await scored(api, "gated-one", 92, outcome="fail", gates=gates)
     await scored(api, "weak-one", 30, judge_outcome="partial")
     await api.scoring.store.end(failure(await api.scoring.claimed("failed-one")))
     await api.scoring.claimed("running-one")
@@ -122,16 +126,23 @@ async def test_the_list_shows_every_state_in_words(api: Api) -> None:
     page = await look(api, "/")
 
     assert page.badges == {
-        "good-one": "82 75-100",
+        "good-one": "82 correct",
+        "gated-one": "92 correct, 1 gate failed",
         "weak-one": "30 partial",
         "failed-one": "Failed",
         "running-one": "Reading the session",
         "queued-one": "Queued",
-        "ignored": "No score requested",
+        "ignored": "Not scored",
     }
     buttons = {a["aria-label"] for a in page.all("button") if "aria-label" in a}
-    assert buttons == {"Re-score good-one", "Re-score weak-one", "Re-score failed-one", "Score ignored"}
+    assert buttons == {
+        *("Re-score good-one", "Re-score gated-one", "Re-score weak-one", "Re-score failed-one", "Score ignored")
+    }
     assert page.all("main")[0]["data-channel"] == "sessions"
+    declined = "Sessions with its status are not scored automatically (auto_score_statuses of its chain)."
+    assert declined in page.text
+    assert declined in (await look(api, "/sessions/ignored")).text
+    assert declined in (await api.client.get("/api/v1/scoring/sessions/ignored/score")).json()["detail"]
 
 
 async def test_a_session_with_nothing_to_judge_is_no_failure(api: Api) -> None:
@@ -189,10 +200,14 @@ async def test_chains_are_suggested(api: Api, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setitem(SETTINGS.config.chains, chain, ChainSettings())
     for number, chain in enumerate(("network", None, "kubernetes", "network", "<b>", "storage")):
         await api.scoring.accept(session_completed(f"session-{number}", chain_id=chain, session_status="failed"))
-    for path in ("/", "/trends", "/drift", "/distribution", "/missing-tools", "/failure-tags"):
-        suggested = [option["value"] for option in (await look(api, path)).all("option") if "value" in option]
+    named = {"missing_tools": ("node_cpu",), "failure_tags": ["late"]}
+    await store_score(api.scoring, "unnamed", 40, session={"chain_id": None}, **named)
+    for path in ("/", "/trends?since=", "/drift", "/distribution", "/missing-tools?since=", "/failure-tags?since="):
+        page = await look(api, path)
+        suggested = [option["value"] for option in page.all("option") if "value" in option]
         assert suggested[:4] == ["<b>", "kubernetes", "network", "planned"], path
         assert "storage" not in suggested
+        assert "None" not in page.text, path
 
 
 # --- a score -------------------------------------------------------------------------------------------
@@ -210,6 +225,7 @@ async def test_a_score_with_all_its_parts(api: Api) -> None:
         missing_tools_analysis="1. node_pressure",
         outcome="fail",
         outcome_reason="67 of 100 points, 70 are needed",
+        judge_passed=False,
         flags=["ungrounded", "a_new_flag"],
         failure_tags=["wrong_conclusion"],
         gates=[{"name": "looked", "gate_type": "tool_called", "passed": False, "message": "0 calls"}],
@@ -222,8 +238,15 @@ async def test_a_score_with_all_its_parts(api: Api) -> None:
     page = await look(api, "/sessions/session-1")
 
     for text in (
-        *("67 / 100", "50-74", "Logical flow", "20", "It thought first [", "node_pressure", "70 are needed"),
-        *("Gates failed", "Most citations of the analysis are not found", "A new flag", "wrong conclusion"),
+        *(
+            "67 correct, 1 gate failed of 100",
+            "Logical flow",
+            "20",
+            "It thought first [",
+            "node_pressure",
+            "70 are needed",
+        ),
+        *("Most citations of the analysis are not found", "A new flag", "wrong conclusion"),
         *("looked", "0 calls", "50 % of the session", "stage 2: no events", "$0.0030", "In full, E2."),
         *("a pod restarts", "out of memory", "Shortened for the judge", "Requested by event: alice"),
     ):
@@ -240,7 +263,7 @@ async def test_the_score_of_a_session_is_its_latest_completed_one(api: Api) -> N
 
     page = await look(api, "/sessions/session-1")
 
-    assert "71 / 100" in page.text
+    assert "71 correct of 100" in page.text
     assert "A newer attempt: Failed" in page.text
     assert page.all("a", href=f"/scores/{failed.score_id}")
 
@@ -283,7 +306,7 @@ async def test_a_session_that_has_not_ended_says_so(database_url: str) -> None:
     running = SessionNotTerminal("the session session-1 has not ended: its status is in_progress <b>")
     async with open_api(database_url, FakeSessions(**{"session-1": running})) as api:
         page = await look(api, "/sessions/session-1")
-        assert page.badges == {"session-1": "No score requested"}
+        assert page.badges == {"session-1": "Not scored"}
         assert "This session has not ended yet" in page.text
         assert "its status is in_progress <b>." in page.text
         assert "It is scored when an event announces its end" in page.text
@@ -294,21 +317,11 @@ async def test_a_session_that_has_not_ended_says_so(database_url: str) -> None:
         assert page.badges != (await look(api, "/sessions/session-1")).badges
 
 
-async def test_a_score_is_shown_without_its_source(database_url: str) -> None:
-    """The page says why, and its citations lead nowhere."""
-    async with open_api(database_url, FakeSessions(**{"session-1": TimelineUnavailable("away")})) as api:
-        await scored(api, score_analysis="See E2.")
-        page = await look(api, "/sessions/session-1")
-    assert "67 / 100" in page.text
-    assert "cannot be shown: the timeline source cannot be read now" in page.text
-    assert "timeline?" not in page.html
-
-
 async def test_an_unknown_address_is_an_error_page(api: Api) -> None:
     for path, status in (
         *(("/sessions/unknown", 404), ("/sessions/..%2Fx", 404), ("/sessions/%20", 422)),
         *(("/sessions/" + "a" * 256, 422), (f"/scores/{uuid.UUID(int=0)}", 404), ("/scores/nonsense", 422)),
-        *(("/criteria/nonsense", 404), ("/nowhere", 404), ("/static/0/live.js", 404), ("/static/0/..%2fx.py", 404)),
+        *(("/nowhere", 404), ("/static/0/live.js", 404), ("/static/0/..%2fx.py", 404)),
     ):
         assert f"Status {status}" in (await look(api, path, status)).text
 
@@ -316,26 +329,35 @@ async def test_an_unknown_address_is_an_error_page(api: Api) -> None:
 # --- forms ---------------------------------------------------------------------------------------------
 
 
-async def test_score_session_from_click_to_badge(api: Api) -> None:
-    """The user of the request is stored as the requester."""
-    key = (await look(api, "/sessions/session-1")).hidden("key")
-
-    answer = await api.client.post("/sessions/session-1/score", data={"key": key}, headers=AS_BROWSER)
-
-    assert (answer.status_code, answer.headers["location"]) == (303, "/sessions/session-1")
-    [claimed] = await api.scoring.claim()
-    assert claimed.score_triggered_by == "alice"
-    assert "Reading the session" in (await look(api, "/sessions/session-1")).text
+async def test_a_caller_that_may_only_read_sees_no_form(database_url: str) -> None:
+    settings = SETTINGS.model_copy(update={"trusted_proxy_write_groups": "sre"})
+    async with open_api(database_url, settings=settings) as api:
+        score = await store_score(api.scoring, "session-1", 40, missing_tools=("node_cpu",))
+        for path in ("/missing-tools?since=", f"/scores/{score}"):
+            assert not (await look(api, path)).all("form", method="post")
+            offered = await api.client.get(path, headers=AS_BROWSER | {"X-Forwarded-Groups": "sre"})
+            assert 'method="post"' in offered.text
 
 
-async def test_a_double_click_requests_one_score(api: Api) -> None:
+async def test_another_criteria_is_a_trial_or_the_new_score(api: Api) -> None:
+    """The page asks; a trial has a page of its own, and the session keeps its score."""
     await scored(api)
     page = await look(api, "/sessions/session-1")
-    form = {"key": page.hidden("key"), "force": page.hidden("force")}
-    for _ in range(2):
-        answer = await api.client.post("/sessions/session-1/score", data=form, headers=AS_BROWSER)
-        assert answer.status_code == 303
-    assert await api.scoring.value("SELECT count(*) FROM session_scores") == 2
+    assert {b["value"] for b in page.all("button", name="purpose")} == {"shadow", "production"}
+    form = {"key": page.hidden("key"), "force": "1", "criteria": OTHER_CRITERIA}
+
+    tried = await api.client.post("/sessions/session-1/score", data=form | {"purpose": "shadow"}, headers=AS_BROWSER)
+
+    [trial] = await api.scoring.claim()
+    assert (tried.status_code, tried.headers["location"]) == (303, f"/scores/{trial.score_id}")
+    await api.scoring.store.end(completion(trial, total_score=3))
+    assert "This is a trial" in (await look(api, tried.headers["location"])).text
+    shown = await api.scoring.reader.score_of_session("session-1")
+    assert (shown or {})["total_score"] != 3
+    replaced = await api.client.post(
+        "/sessions/session-1/score", data=form | {"key": "other", "purpose": "production"}, headers=AS_BROWSER
+    )
+    assert replaced.headers["location"] == "/sessions/session-1"
 
 
 async def test_a_refused_form_is_an_error_page(api: Api) -> None:
@@ -367,9 +389,9 @@ async def test_the_history_of_a_score_leads_to_its_criteria(api: Api) -> None:
 
     page = await look(api, "/sessions/session-1")
 
-    assert page.all("a", href="/criteria/old")
+    [link] = page.all("a", href="/api/v1/scoring/criteria/old")
     assert "not current" in page.text
-    assert "ask <b>" in (await look(api, "/criteria/old")).text
+    assert (await api.client.get(str(link["href"]), headers=AS_BROWSER)).json()["content"] == {"prompt": "ask <b>"}
 
 
 # --- across sessions ------------------------------------------------------------------------------------
@@ -417,7 +439,7 @@ async def test_a_score_is_on_every_page_and_left_out_by_filters(api: Api) -> Non
     }.items():
         assert shown in (await look(api, path)).html
         assert shown in (await look(api, f"{path}?chain=kubernetes&criteria={METHODOLOGY}")).html
-        for query in ("chain=databases", "criteria=investigation-outcome", "since=&until=2020-01-01"):
+        for query in ("chain=databases", "criteria=investigation-structured", "since=&until=2020-01-01"):
             narrowed = (await look(api, f"{path}?{query}")).html
             assert shown not in narrowed
             assert "in this period" in narrowed
@@ -434,10 +456,3 @@ async def test_static_files_are_kept_by_browsers_until_they_change(api: Api) -> 
         assert answer.status_code == 200
         assert "immutable" in answer.headers["cache-control"]
         assert answer.headers["x-content-type-options"] == "nosniff"
-
-
-async def test_pages_themselves_are_never_kept(api: Api) -> None:
-    """A shared cache must not store a page that one user read."""
-    answer = await api.client.get("/", headers=AS_BROWSER)
-    assert answer.headers["cache-control"] == "no-store"
-    assert "set-cookie" not in answer.headers

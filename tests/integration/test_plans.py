@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -37,56 +38,9 @@ BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judg
     "budget_days",
     "provider_states",
 }
-SESSIONS = 24_000
-
 # 24,000 scores, of which 600 are pending (a third of them not due) and 400 in progress; 72,000 events, of which
 # 300 have no position and 500 more are not published.
-FILL = f"""
-INSERT INTO sessions (session_id, chain_id) SELECT 'session-' || n, 'kubernetes' FROM generate_series(1, {SESSIONS}) n;
-INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, criteria, criteria_hash,
-  status, lease_token, lease_owner, lease_expires_at, next_attempt_at, created_at, completed_at, score_analysis, losses)
-SELECT md5('score-' || n)::uuid, 'session-' || n, md5('request-' || n)::uuid, n % 3, 'auto', 'c', 'h', status,
-  CASE status WHEN 'in_progress' THEN md5('token-' || n)::uuid END,
-  CASE status WHEN 'in_progress' THEN md5('owner')::uuid END,
-  CASE status WHEN 'in_progress' THEN now() + make_interval(secs => n % 60 - 20) END,
-  now() + make_interval(mins => n % 90 - 60), now() - make_interval(mins => n),
-  CASE WHEN status IN ('completed', 'failed') THEN now() - make_interval(mins => n) END, repeat('analysis ', 60),
-  CASE WHEN n % 100 = 0 THEN 2 ELSE 0 END
-FROM generate_series(1, {SESSIONS}) n, LATERAL (SELECT CASE
-  WHEN n <= 600 THEN 'pending' WHEN n <= 1000 THEN 'in_progress' WHEN n % 20 = 0 THEN 'failed' ELSE 'completed'
-END AS status) s;
-INSERT INTO scoring_requests (request_id, event_id, session_id, source, disposition, score_id, requested_by, force,
-  priority)
-SELECT md5('request-' || n)::uuid, 'event-' || n, 'session-' || n, 'session-completed',
-  CASE WHEN n % 2000 = 0 THEN 'deferred' ELSE 'accepted' END, md5('score-' || n)::uuid, 'auto', false, 1
-FROM generate_series(1, {SESSIONS}) n;
-INSERT INTO scoring_events (score_id, session_id, sequence, type, payload, position, published_at)
-SELECT md5('score-' || n)::uuid, 'session-' || n, k, 'scoring.progress', '{{"phase": "queued"}}',
-  CASE WHEN p <= {3 * SESSIONS - 300} THEN p END, CASE WHEN p <= {3 * SESSIONS - 800} THEN now() END
-FROM generate_series(1, {SESSIONS}) n, generate_series(1, 3) k, LATERAL (SELECT 3 * (n - 1) + k AS p) q;
-INSERT INTO judge_turns (score_id, ordinal, kind, reply, provider, model_requested, latency_ms, attempt,
-  criteria_hash, context_hash, nonce)
-SELECT md5('score-' || n)::uuid, k, 'analysis', repeat('reply ', 60), 'main', 'm', 1, 1, 'h', 'c', 'n'
-FROM generate_series(1001, {SESSIONS}) n, generate_series(1, 2) k;
-INSERT INTO kept_answers (caller, key, asked_hash, outcome, score_id, request_id, answer, answered_at)
-SELECT 'caller-' || n % 100, 'key-' || n, 'h', 'new', md5('score-' || n)::uuid, md5('request-' || n)::uuid, '{{}}',
-  now() - make_interval(mins => n / 10) FROM generate_series(1, {SESSIONS}) n;
-INSERT INTO session_references (reference_id, session_id, text, provided_by, provided_at, request_id)
-SELECT md5('reference-' || n)::uuid, 'session-' || n, 'a bad image', 'ada', now(), md5('request-' || n)::uuid
-FROM generate_series(1, {SESSIONS}) n;
-UPDATE session_scores SET reference = '{{}}', reference_id = md5('reference-1700')::uuid
-WHERE session_id = 'session-1700';
-UPDATE relay_position SET position = {3 * SESSIONS - 300};
-INSERT INTO provider_states (provider) SELECT 'provider-' || n FROM generate_series(1, 30000) n;
-INSERT INTO provider_calls
-SELECT md5('call-' || n)::uuid, 'provider-' || n % 20, now() - make_interval(secs => n % 300), 9
-FROM generate_series(1, 30000) n;
-INSERT INTO budget_days (day, scope, chain_id)
-SELECT (now() AT TIME ZONE 'UTC')::date - n % 300, 'chain', 'chain-' || n FROM generate_series(1, 30000) n;
-INSERT INTO budget_charges (charge_id, day, chain_id, provider, score_id, reserved_usd)
-SELECT md5('call-' || n)::uuid, now()::date - n % 300, 'chain-' || n, 'main', gen_random_uuid(), 1
-FROM generate_series(1, 30000) n;
-"""
+FILL = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +73,9 @@ CALLS, NUMBERS = _ids("call", *range(100)), "ARRAY[" + ", ".join(["1"] * 100) + 
 DAYS = "ARRAY[now()::date, now()::date], ARRAY['all', 'chain'], ARRAY['', 'chain-300']"
 PROVIDER = f"'{json.dumps([{'provider': 'provider-7', 'failed_calls': [], 'cool_down_s': 0, 'reason': ''}])}'"
 PHASES = "ARRAY[" + ", ".join(["'storing'"] * 100) + "]"
+EVENTS = _document(type="scoring.progress", extra={"phase": "storing"})
+TURNS = _document(ordinal=1, attempt=1)
+ENDING = f"{_document(status='completed')}, {_document()}, {TURNS}, {TURNS}, {EVENTS}"
 
 NONE = "'{}'::text[]"
 CLAIMING = f"md5('owner')::uuid, 16, 60, {NONE}, {NONE}, false, 1, 2, ARRAY['c'], {NONE}, 180"
@@ -132,7 +89,7 @@ STATEMENTS = {
     "keep-locked-leases": (leases.RENEW_LOCKED, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
     "expired": (leases.EXPIRED, TOKENS, "session_scores_running"),
     "take-back": (leases.TAKE_BACK, f"{SCORES}, 5, 3600", "session_scores_pkey"),
-    "record-phases": (store.RECORD_PHASES, f"{SCORES}, {TOKENS}, {PHASES}", "session_scores_pkey"),
+    "record": (store.RECORD, f"{SCORES}, {TOKENS}, {PHASES}, {PHASES}, {TURNS}", "session_scores_pkey"),
     "still-held": (store.STILL_HELD, f"{SCORES}, {TOKENS}", "session_scores_pkey"),
     "turns": (store.TURNS, SCORE, "judge_turns_pkey"),
     "bind": (store.BIND, f"{SCORE}, {TOKEN}, 'c', 'c', 'h', 'auto', 1, false", "session_scores_pkey"),
@@ -142,7 +99,7 @@ STATEMENTS = {
     "put-back": (leases.PUT_BACK, f"{SCORE}, {TOKEN}, 1, 'retry', 1, 1, 'x'", "session_scores_pkey"),
     "release-untracked": (leases.RELEASE_UNTRACKED, f"md5('owner')::uuid, {TOKENS}", "session_scores_running"),
     "learn-sessions": (store.LEARN_SESSIONS, _document(alert_type="disk-full"), "sessions_pkey"),
-    "end": (store.END, _document(status="completed"), "session_scores_pkey"),
+    "end": (store.END, ENDING, "session_scores_pkey"),
     "cancel": (leases.CANCEL, f"{SCORE}, 'bob'", "session_scores_pkey"),
     "defer-joined": (inbox.DEFER_JOINED, f"{SCORES}, 'session-completed'", "scoring_requests_score"),
     "known-requests": (inbox.KNOWN_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
@@ -157,15 +114,15 @@ STATEMENTS = {
     "due-scores": (backlog.DUE_SCORES, "1100002, '{}'::text[], '{}'::text[], false", "session_scores_due"),
     "newest-reference": (session_states.STATES, SOME_SESSIONS, "session_references_of_session"),
     "references-of-sessions": (scores.REFERENCES_OF_SESSIONS, SOME_SESSIONS, "session_references_of_session"),
+    "old-references": (stored_references.REMOVE_OLD, "'session-700'", "session_references_of_session"),
     "reference-of-score": (stored_references.OF_SCORE, SCORE, "session_references_pkey"),
     "scores-of-requests": (inbox.SCORES_OF_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
     "requests-of-score": (inbox.SURVIVING_REQUEST, f"{SCORE}, 'session-completed'", "scoring_requests_score"),
+    "lock-open-scores": (inbox.LOCK_OPEN_SCORES, f"{SOME_SESSIONS}, {SCORES}", "session_scores_one_open"),
+    "superseded": (inbox.SUPERSEDED, _ids("request", 1, 2), "session_scores_one_open"),
+    "event-of-superseded": (inbox.REQUESTS_BY_EVENT, "'event-77', 1000", "scoring_events_of_session"),
     "requests-by-event": (inbox.REQUESTS_BY_EVENT, "'event-77', 1000", "scoring_requests_event"),
-    "emit": (
-        outbox.EMIT,
-        f"{SCORES}, {PHASES}, ARRAY[{', '.join(['jsonb_build_object()'] * 100)}], {PHASES}",
-        "scoring_events_score_id_sequence_key",
-    ),
+    "emit": (outbox.EMIT, EVENTS, "scoring_events_score_id_sequence_key"),
     "place": (outbox.ASSIGN_POSITIONS, "1000, false, 'relay', 'public'", "scoring_events_unplaced"),
     "look": (outbox.LOOK, "", "scoring_events_position"),
     "unpublished": (outbox.UNPUBLISHED, "1000", "scoring_events_position"),

@@ -1,29 +1,41 @@
 """References from every door to the score that is judged against them, on a real database."""
 
 import asyncio
+import hashlib
+import json
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner
 
 from api_site import Api, Sessions, open_api
 from attempting import Service, a_timeline, open_service
-from builders import DEFAULT_CRITERIA, completion, rescore
+from builders import DEFAULT_CRITERIA, Scoring, completion, rescore
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
+from infrastructure import Topics, wait_until
+from taking_in import PATIENCE_S, committed, running_intake, send, send_events
 from tarsy_scoring.analytics import analytics
 from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.cli import cli
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import SOURCE_RESCORE, GivenReference
+from tarsy_scoring.queue import intake as intake_module
 from tarsy_scoring.references.model import Reference, reference_of
 from tarsy_scoring.scores.bands import DEFAULT_BANDS
+from tarsy_scoring.scores.export import WITH_REFERENCES, export_scores
 from tarsy_scoring.timeline.model import FoundSession
+from tarsy_scoring.web.queries import ExportQuery
 
 ENDED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TEXT = "The image tag was wrong; password=hunter2hunter2 leaked."
 MASKED = "The image tag was wrong; password=[REDACTED:password#1] leaked."
 URL = "https://tickets.example/INC-1"
+GIVEN_AT = "2026-01-02T03:04:05+00:00"
 
 
 def a_reference(text: str = TEXT, session_id: str = "one", **given: Any) -> Reference:
@@ -60,7 +72,7 @@ async def test_score_is_judged_against_the_reference_and_says_so(service: Servic
 
     assert score["status"] == blind["status"] == "completed"
     assert blind["reference"] is None
-    assert score["reference"] == {"source_url": URL, "provided_by": "ada", "provided_at": "2026-01-02T03:04:05+00:00"}
+    assert score["reference"] == {"source_url": URL, "provided_by": "ada", "provided_at": GIVEN_AT, "sent_by": "ada"}
     shown = MASKED.replace("[REDACTED:password#1]", "(REDACTED:password#1)")  # no text imitates a marker
     assert (TEXT in prompt, f"| {shown}" in prompt, shown in without) == (False, True, False)
     assert score["judge_fingerprint"] != blind["judge_fingerprint"]
@@ -162,6 +174,81 @@ async def test_rescore_command_takes_the_stored_reference_or_leaves_it_out(
     assert (again.reference is not None) is is_used
 
 
+async def test_a_token_that_gives_a_reference_is_named(database_url: str, tmp_path: Path) -> None:
+    """In the record of the score as the sender, in the page beside the person that it names."""
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text(f"- {{name: pipeline, sha256: {hashlib.sha256(b'secret').hexdigest()}, scope: score}}\n")
+    own = Settings(api_tokens_file=tokens)
+    async with open_api(database_url, FakeSessions(one=a_timeline()), settings=own) as api:
+        api.client.headers = httpx.Headers({"Authorization": "Bearer secret"})
+        named = await api.ask("one", reference={"text": TEXT, "provided_by": "cto@corp", "source_url": URL})
+        assert named.status_code == 202, named.text
+        [claimed] = await api.scoring.claim()
+        shown = {k: v for k, v in (claimed.reference or {}).items() if k != "text"}
+        await api.scoring.store.end(completion(claimed, reference=shown))
+        document, page = (await api.score_of("one")).json(), (await api.client.get("/sessions/one")).text
+
+    assert (document["reference"]["provided_by"], document["reference"]["sent_by"]) == ("cto@corp", "token pipeline")
+    assert "Judged against a reference from cto@corp, sent by token pipeline" in page
+    assert "A reference from cto@corp, sent by token pipeline" in page
+
+
+# --- how many ------------------------------------------------------------------------------------------
+
+
+async def texts(api: Api) -> list[str]:
+    return [row["text"] for row in await stored(api.scoring)]
+
+
+async def test_newest_references_of_a_session_stay(api: Api) -> None:
+    """And those that a score was judged against, or will be; other sessions keep theirs."""
+    scoring = api.scoring
+    await scoring.accept(rescore("two", reference=a_reference("of two", "two")))
+    await scoring.accept(rescore("one", reference=a_reference("judged")))
+    claimed = next(c for c in await scoring.claim() if c.session_id == "one")
+    await scoring.store.end(completion(claimed, reference={"provided_by": "ada"}))
+    await scoring.accept(*(rescore("one", reference=a_reference(f"cause {n}")) for n in range(15)))
+    for n in range(15, 30):
+        await scoring.accept(rescore("one", reference=a_reference(f"cause {n}")))
+
+    kept = [f"cause {n}" for n in (0, *range(20, 30))]
+    assert await texts(api) == ["of two", "judged", *kept]
+    [running] = [c for c in await scoring.claim() if c.session_id == "one"]
+    assert running.reference is not None
+    assert running.reference["text"] == "cause 0"
+    await scoring.leases.cancel(running.score_id, "ada")
+    await scoring.accept(rescore("one", reference=a_reference("cause 30")))
+    assert await texts(api) == ["of two", "judged", *(f"cause {n}" for n in range(21, 31))]
+
+
+async def test_an_export_holds_the_newest_references_of_few_scores_at_a_time(api: Api) -> None:
+    scoring = api.scoring
+    for n in range(12):
+        await scoring.accept(rescore(f"s-{n}", reference=a_reference(f"cause of {n}", f"s-{n}")))
+    for claimed in await scoring.claim():
+        await scoring.store.end(completion(claimed, reference={"provided_by": "ada"}))
+    for n in range(30):
+        await scoring.accept(rescore("s-0", reference=a_reference(f"cause {n}", "s-0")))
+
+    batches = [batch async for batch in export_scores(scoring.reader, ExportQuery().chosen)]
+    lines = (await api.get("export")).text.splitlines()
+
+    assert [len(batch) for batch in batches] == [WITH_REFERENCES, 2]
+    given = {line["score"]["session_id"]: line["references"] for line in map(json.loads, lines)}
+    assert {session: len(references) for session, references in given.items()} == {"s-0": 10} | {
+        f"s-{n}": 1 for n in range(1, 12)
+    }
+    assert (given["s-0"][0]["text"], given["s-0"][0]["sent_by"]) == ("cause 29", "ada")
+
+
+async def test_score_whose_event_may_give_no_reference_is_flagged(service: Service) -> None:
+    score, prompt = await judged(service, is_reference_refused=True)
+
+    assert (score["status"], score["reference"]) == ("completed", None)
+    assert "reference_refused" in score["flags"]
+    assert "hunter2" not in prompt
+
+
 BAD: list[tuple[str, Any]] = [
     ("blank", {"text": " \n"}),
     ("too-long", {"text": "x" * 20_001}),
@@ -218,10 +305,49 @@ async def test_statistics_count_a_session_once_of_each_kind(api: Api) -> None:
 
     for kind, total in (("without", 40), ("with", 90)):
         selection = Selection(reference=kind)  # type: ignore[arg-type]
-        assert [p.average for p in (await analytics.trends(scoring.database, selection)).points] == [total]
-        bands = (await analytics.distribution(scoring.database, selection, DEFAULT_BANDS)).bands
-        assert sum(b.count for b in bands) == 1
+        assert [p.average for p in (await analytics.trends(scoring.database, selection))[0]] == [total]
+        [of_one] = (await analytics.distribution(scoring.database, selection, lambda _: DEFAULT_BANDS)).criteria
+        assert sum(b.count for b in of_one.bands) == 1
         answer = (await api.get("analytics/trends", reference=kind)).json()
         assert [p["average"] for p in answer["points"]] == [total]
     assert [p["average"] for p in (await api.get("analytics/trends")).json()["points"]] == [40]
     assert (await api.get("analytics/trends", reference="both")).status_code == 422
+
+
+# --- intake --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xdist_group("infrastructure")
+async def test_references_that_are_dear_to_clean_hold_up_nobody(
+    topics: Topics, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Cleaning leaves the event loop free, and a take holds few of them. So other sessions are taken in and
+    offsets are committed while most references are not cleaned yet.
+    """
+    others_go_on, given = threading.Event(), 0
+
+    def clean(*arguments: Any, **options: Any) -> Reference:
+        nonlocal given
+        given += 1
+        if given > 60:
+            assert others_go_on.wait(10), "the others wait for this one"
+        return reference_of(*arguments, **options)
+
+    async def go_on() -> bool:
+        rows = await scoring.rows("SELECT session_id FROM scoring_requests WHERE source = 'session-completed'")
+        is_committed = (await committed(topics, 0, topics.rescore_requested) or 0) >= 40
+        return is_committed and [row["session_id"] for row in rows] == ["innocent"]
+
+    monkeypatch.setattr(intake_module, "reference_of", clean)
+    dear = {"session_id": "dear", "reference": {"text": "x" * 20_000}}
+    await send(
+        topics, topics.rescore_requested, 0, [json.dumps(dear | {"event_id": f"{n}"}).encode() for n in range(100)]
+    )
+    await send_events(topics, 0, ["innocent"])
+
+    async with running_intake(topics, scoring):
+        await wait_until(go_on, PATIENCE_S, "the others go on")
+        others_go_on.set()
+
+    assert 40 <= given < 100

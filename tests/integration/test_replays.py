@@ -212,9 +212,9 @@ async def test_forged_headers_do_not_lift_the_limit_of_invalid_messages(scoring:
     intake = intake_on(scoring, tmp_path, SCORING_DEAD_LETTER_MAX_STREAK="3")
     cast(Any, intake)._publisher = Sent()
 
-    handled = await intake.store([record(b"invalid", n, origin(TOPIC)) for n in range(6)])
+    await intake.store([record(b"invalid", n, origin(TOPIC)) for n in range(6)])
 
-    assert len(handled) == 3
+    assert intake.stopped_topics()[TOPIC] is not None
 
 
 async def test_a_replay_is_the_original_request_and_never_stale(scoring: Scoring, tmp_path: Path) -> None:

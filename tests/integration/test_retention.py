@@ -22,13 +22,13 @@ from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.retention import pruning as retention
 from tarsy_scoring.retention.erasure import Inventory, erase, inventory
-from tarsy_scoring.retention.pruning import PARTS, Keep, Pruner
+from tarsy_scoring.retention.pruning import PARTS, Pruner, days_to_keep
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring_lab.tarsy import load_session
 
 NOW = datetime.now(UTC)
 YEAR, QUARTER = NOW - timedelta(days=365), NOW - timedelta(days=90)
-KEEP = Keep(scores_days=180, replies_days=180, events_days=180, records_days=180)
+KEEP = days_to_keep(180)
 
 
 async def fill(scoring: Scoring, session_id: str) -> uuid.UUID:
@@ -148,7 +148,7 @@ class TestErase:
         assert await scoring.value("SELECT count(*) FROM scoring_events") == 0
 
 
-async def prune(scoring: Scoring, keep: Keep = KEEP) -> dict[str, int]:
+async def prune(scoring: Scoring, keep: dict[str, int] = KEEP) -> dict[str, int]:
     """Prune; returns the number of removed rows of each part that lost any."""
     removed = await Pruner(scoring.database, keep, rest=AsyncMock()).run()
     return {part: number for part, number in removed.items() if number}
@@ -209,7 +209,7 @@ class TestPrune:
                 *(caller, score_id, age),
             )
 
-        assert await prune(scoring, Keep()) == {"kept_answers": 1}
+        assert await prune(scoring, days_to_keep(None)) == {"kept_answers": 1}
         assert await scoring.value("SELECT caller FROM kept_answers") == "bob"
 
     async def test_replies_may_be_removed_before_their_scores(self, scoring: Scoring) -> None:
@@ -226,12 +226,12 @@ class TestPrune:
             )
         turns = "SELECT session_id, reply, refusal, output_tokens FROM judge_turns JOIN session_scores USING (score_id)"
 
-        assert await prune(scoring, Keep(replies_days=30)) == {"replies": 2}
+        assert await prune(scoring, {"replies": 30}) == {"replies": 2}
         assert sorted({tuple(r.values()) for r in await scoring.rows(turns)}, key=str) == [
             ("done", "", None, 11),
             ("open", "67", "no", 11),
         ]
-        assert await prune(scoring, Keep(replies_days=30)) == {}
+        assert await prune(scoring, {"replies": 30}) == {}
 
     async def test_old_published_events_are_removed_and_the_position_is_kept(self, scoring: Scoring) -> None:
         """`forgotten` is the last removed position; it never falls."""
@@ -245,7 +245,7 @@ class TestPrune:
         left = await scoring.rows("SELECT position FROM scoring_events ORDER BY 1")
         assert [r["position"] for r in left] == [3, 4, 7, 8]
         assert await scoring.value("SELECT forgotten FROM relay_position") == 6
-        assert await prune(scoring, Keep(events_days=3_000)) == {}
+        assert await prune(scoring, {"events": 3_000}) == {}
         assert await scoring.value("SELECT forgotten FROM relay_position") == 6
 
     async def test_a_client_behind_removed_events_is_sent_an_overflow(self, scoring: Scoring) -> None:
@@ -274,8 +274,8 @@ class TestPrune:
         await scoring.rows("UPDATE dead_letter_bodies SET created_at = $1", YEAR)
         await scoring.rows("UPDATE budget_charges SET day = $1", YEAR.date())
 
-        assert await prune(scoring, Keep(records_days=366)) == {}
-        assert await prune(scoring, Keep(records_days=364)) == {
+        assert await prune(scoring, {"records": 366}) == {}
+        assert await prune(scoring, {"records": 364}) == {
             "requests": 2,
             "changes": 2,
             "charges": 2,

@@ -8,10 +8,10 @@ import pytest
 from builders import Scoring
 from stored import store_score
 from tarsy_scoring.retention import pruning as retention
-from tarsy_scoring.retention.pruning import Keep, Pruner
+from tarsy_scoring.retention.pruning import Pruner
 
 YEAR = datetime.now(UTC) - timedelta(days=365)
-KEEP = Keep(scores_days=180, events_days=180)
+KEEP = {"scores": 180, "events": 180}
 
 # Stands for requests that commit between the search for old sessions and the check of those that were locked.
 ASKED_MEANWHILE = """

@@ -10,7 +10,7 @@ from aiohttp import web
 from builders import connected
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.secrets import database_url_source
-from tarsy_scoring.errors import KeyRejected
+from tarsy_scoring.errors import WaitFor
 from tarsy_scoring.judge.ask.client import JudgeClient, create_clients
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.verdict import Message, Question
@@ -105,7 +105,7 @@ async def test_a_call_under_way_is_repeated_once_with_the_new_key(
 async def test_a_key_that_stays_rejected_is_sent_once(provider: Provider, client: JudgeClient) -> None:
     provider.accepts = "another"
 
-    with pytest.raises(KeyRejected):
+    with pytest.raises(WaitFor, check=lambda error: error.waiting_for == "key"):
         await ask(client)
     assert provider.keys == ["old"]
 

@@ -29,7 +29,7 @@ providers:
     {{base_url: "{main}", api_key_env: null, model: judge-1, prices_usd_per_million_tokens: {{input: 0, output: 0}}}}
   spare:
     {{base_url: "{spare}", api_key_env: null, model: judge-2, prices_usd_per_million_tokens: {{input: 1, output: 1}}}}
-defaults: {{criteria: investigation-outcome, second_opinion: edges}}
+defaults: {{criteria: investigation, second_opinion: edges}}
 chains:
   asked: {{}}
   poor: {{daily_budget_usd: 0.000001}}

@@ -31,7 +31,9 @@ async def test_steps_are_stored_as_they_happen(scoring: Scoring) -> None:
         StoredTurn(2, *asked, "asked-2", turn(kind="missing_tools", input_tokens=None, cost_usd=None)),
     ]
     assert (await scoring.events(claimed.score_id))[3:] == ["analyzing_methodology", "identifying_missing_tools"]
-    assert (await scoring.score(claimed.score_id))["current_stage"] == "identifying_missing_tools"
+    shown = await scoring.reader.score(claimed.score_id)
+    assert shown is not None
+    assert shown["current_stage"] == "identifying_missing_tools"
 
 
 async def test_a_repeated_step_is_stored_once(scoring: Scoring) -> None:
@@ -45,15 +47,17 @@ async def test_a_repeated_step_is_stored_once(scoring: Scoring) -> None:
 
 
 async def test_binding_adds_what_the_source_knows(scoring: Scoring) -> None:
-    """Where both have a label, that of the event stays."""
-    await scoring.accept(session_completed(chain_id=None, labels={"guidance": "event"}))
+    """Where both have an alert type or a label, those of the source count. Its labels need no room."""
+    others = {f"label-{n}": "x" for n in range(48)}
+    event = {"alert_type": "event", "labels": {"guidance": "event"} | others | {"run": "7"}}
+    await scoring.accept(session_completed(chain_id=None, **event))
     [claimed] = await scoring.claim()
     learned = SessionFacts("disk-full", {"guidance": "source", "team": "a"})
 
     bound, _ = await scoring.store.bind(claimed, chain_id="cli", criteria="c", criteria_hash="h", facts=learned)
 
     assert (bound.chain_id, bound.criteria, bound.criteria_hash, bound.alert_type) == ("cli", "c", "h", "disk-full")
-    assert bound.labels == {"guidance": "event", "team": "a"}
+    assert (len(bound.labels), bound.labels["guidance"], bound.labels["team"]) == (50, "source", "a")
     [session] = await scoring.rows("SELECT * FROM sessions")
     assert (session["chain_id"], session["alert_type"], session["labels"]) == ("cli", "disk-full", bound.labels)
     row = await scoring.score(claimed.score_id)

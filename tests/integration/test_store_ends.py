@@ -87,8 +87,8 @@ async def test_an_end_frees_the_lease_and_sums_the_usage(scoring: Scoring) -> No
 
     row = await scoring.score(claimed.score_id)
     assert (row["status"], row["attempts_burned"], row["spent_s"]) == ("timed_out", 2, 12.5)
-    lease = ("lease_owner", "lease_token", "lease_expires_at", "current_stage", "waiting_reason", "waiting_for_text")
-    assert [row[name] for name in lease] == [None] * 6
+    lease = ("lease_owner", "lease_token", "lease_expires_at", "waiting_reason", "waiting_for_text")
+    assert [row[name] for name in lease] == [None] * 5
     assert row["error_kind"] == "refused"
 
 

@@ -68,7 +68,7 @@ async def test_entries_have_the_ids_of_the_judge_and_masked_texts(api: Api) -> N
         assert shown in call, shown
     assert "failed" in article(page, "E4")
     assert "<script>alert(1)</script> &amp; so on" in article(page, "E5")
-    assert "This session has no score yet" in page.text
+    assert "No score marks these entries" in page.text
 
 
 async def test_an_opened_entry_shows_more(api: Api) -> None:

@@ -65,7 +65,6 @@ async def test_a_session_reads_the_same_from_every_source(sources: Sources) -> N
     for name in type(from_files).__dataclass_fields__.keys() - {"available_tools"}:
         assert getattr(from_files, name) == getattr(from_database, name), name
     lead, sub = from_database.stages[0].executions
-    assert [e.tool.duration_ms for e in lead.events if e.tool] == [40, 50]
     assert (lead.input_tokens, sub.input_tokens, sub.parent_execution_id) == (1200, None, "one-lead")
     assert [(t.tool_name, t.agent_name) for t in from_database.available_tools] == [("get", "lead"), ("search", "lead")]
     assert (from_database.labels, from_database.runbook) == ({"watch": "true"}, "https://runbooks/web")

@@ -65,6 +65,18 @@ async def test_a_name_can_be_merged_and_separated_by_hand(api: Api) -> None:
     assert await api.scoring.value("SELECT count(*) FROM tool_merges") == 2
 
 
+async def test_a_name_can_be_merged_into_a_tool_that_agents_call(api: Api) -> None:
+    """Which no judge missed; the ledger then says that it exists."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("read_file",))
+    await merge(api, 404, name="read_file", tool="kubernetes.pods_exec")
+    await store_score(api.scoring, "s2", 40, interaction={"by_tool": {"kubernetes.pods_exec": {}}})
+
+    await merge(api, name="read_file", tool="kubernetes.pods_exec")
+
+    [(name, tool)] = (await ledger(api)).items()
+    assert (name, tool.sessions, tool.exists) == ("kubernetes.pods_exec", 1, True)
+
+
 # --- states --------------------------------------------------------------------------------------------
 
 
@@ -127,6 +139,16 @@ async def test_invalid_states_and_merges_are_refused(api: Api) -> None:
 
     stored = "SELECT (SELECT count(*) FROM tool_states) + (SELECT count(*) FROM tool_merges)"
     assert await api.scoring.value(stored) == 0
+
+
+async def test_the_page_lists_a_tool_that_one_session_alone_names_apart(api: Api) -> None:
+    for session, names in (("s1", ("node_cpu", "paint")), ("s2", ("node_cpu",))):
+        await store_score(api.scoring, session, 40, missing_tools=names, at=TODAY)
+
+    page = (await api.client.get("/missing-tools", headers=AS_BROWSER)).text
+
+    assert page.count("Named by one session") == 1
+    assert page.index("node_cpu") < page.index("Named by one session") < page.index("paint")
 
 
 async def test_the_page_has_names_states_and_forms(api: Api) -> None:

@@ -41,7 +41,7 @@ async def read(scoring: Scoring, judge: ScriptedJudge, folder: Path, *options: s
     config = folder / "config.yaml"
     config.write_text(CONFIG.format(base_url=judge.base_url))
     env = {"SCORING_DATABASE_URL": scoring.url, "SCORING_CONFIG": str(config)}
-    ended = await asyncio.to_thread(CliRunner(env=env).invoke, tool_needs, ["--json", *options])
+    ended = await asyncio.to_thread(CliRunner(env=env).invoke, tool_needs, ["--yes", "--json", *options])
     return ended, {chain["chain_id"]: chain for chain in json.loads(ended.stdout)["chains"]}
 
 

@@ -20,17 +20,12 @@ EXAMPLES = Path(str(files("tarsy_scoring_lab") / "examples"))
 OOM, MINER, HOSTILE = "demo-oom-checkout", "demo-cpu-miner-guess", "demo-hostile-logs"
 
 
-async def exported(scoring: Scoring, folder: Path, *options: str) -> tuple[Result, list[dict[str, Any]]]:
+async def exported(
+    scoring: Scoring, folder: Path, *options: str, how: str = "--format=chat"
+) -> tuple[Result, list[dict[str, Any]]]:
     env = {"SCORING_DATABASE_URL": scoring.url, "SCORING_TIMELINE_SOURCE": "files", "SCORING_TIMELINE_DIR": str(folder)}
-    done = await asyncio.to_thread(CliRunner().invoke, cli, ["export", "--with-session", *options], env=env)
+    done = await asyncio.to_thread(CliRunner().invoke, cli, ["export", how, *options], env=env)
     return done, [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def said(line: dict[str, Any]) -> tuple[str, str]:
-    """Question and answer of a chat."""
-    asked, answered = line["messages"]
-    assert (asked["role"], answered["role"]) == ("user", "assistant")
-    return asked["content"], answered["content"]
 
 
 async def test_a_line_is_a_chat_with_the_score_and_the_labels_beside_it(scoring: Scoring) -> None:
@@ -40,80 +35,19 @@ async def test_a_line_is_a_chat_with_the_score_and_the_labels_beside_it(scoring:
         await labels.add(scoring.database, score_id, labels.NewLabel(number=number, reason="right"), by="ada")
     await labels.add(scoring.database, score_id, labels.NewLabel(agrees=True), by="bob")
     done, [line] = await exported(scoring, EXAMPLES)
-    again, _ = await exported(scoring, EXAMPLES)
+    again, _ = await exported(scoring, EXAMPLES, how="--with-session")
 
     recorded = json.loads((EXAMPLES / f"{OOM}.json").read_text("utf-8"))
-    question, answer = said(line)
     assert (done.exit_code, done.stderr) == (0, "")
     assert again.stdout == done.stdout
-    assert set(line) == {"messages", "session_id", "total_score", "tarsy_scoring"}
+    assert set(line) == {"messages", "tools", "session_id", "total_score", "tarsy_scoring"}
     assert (line["session_id"], line["total_score"]) == (OOM, 91)
-    assert answer == recorded["final_analysis"].strip()
-    assert recorded["alert_data"].splitlines()[0] in question
+    assert line["messages"][-1] == {"role": "assistant", "content": recorded["final_analysis"].strip()}
     record = json.loads(line["tarsy_scoring"])
     assert record["score"]["score_id"] == str(score_id)
     given = [(label["agrees"], label["number"], label["reason"]) for label in record["labels_by_people"]]
     assert given == [(None, 95.0, "right"), (True, None, None)], "the last label of each person"
     assert "ada" not in line["tarsy_scoring"]
-
-
-@pytest.mark.parametrize("session", sorted(path.stem for path in EXAMPLES.glob("*.json")))
-async def test_a_question_does_not_hold_its_answer(scoring: Scoring, session: str) -> None:
-    """Neither the final analysis nor its summary, in whatever entry; every other entry keeps its number."""
-    await store_score(scoring, session, 91)
-    done, lines = await exported(scoring, EXAMPLES)
-
-    recorded = json.loads((EXAMPLES / f"{session}.json").read_text("utf-8"))
-    if not (recorded.get("final_analysis") or "").strip():
-        assert (done.exit_code, lines) == (1, [])
-        assert f"left out: session {session}: it has no final analysis" in done.stderr
-        return
-    question, answer = said(lines[0])
-    for text in (answer, recorded.get("executive_summary")):
-        assert not text or text.strip().splitlines()[-1] not in question
-    assert "[E1] Alert" in question
-
-
-async def test_a_call_that_hands_in_the_answer_is_not_part_of_the_question(scoring: Scoring, tmp_path: Path) -> None:
-    """Nor is a stage that follows the final analysis."""
-    document = json.loads((EXAMPLES / f"{OOM}.json").read_text("utf-8"))
-    answer = document["final_analysis"]
-    events = document["stages"][0]["executions"][0]["events"]
-    call = next(event for event in events if event["event_type"] == "llm_tool_call")
-    names = {"server_name": "submit", "tool_name": "submit_tool", "arguments": json.dumps({"ans": answer})}
-    submission = call | {"event_id": "submission", "content": "Thanks.", "metadata": call["metadata"] | names}
-    concluded = call | {"event_id": "concluded", "event_type": "final_analysis", "content": answer, "metadata": {}}
-    later = call | {"event_id": "later", "content": "It was the memory limit."}
-    kept = [event for event in events if event["event_type"] != "final_analysis"]
-    numbered = [
-        event | {"sequence_number": number}
-        for number, event in enumerate([*kept, submission, concluded, later], start=1)
-    ]
-    document["stages"] = [
-        document["stages"][0] | {"executions": [document["stages"][0]["executions"][0] | {"events": numbered}]}
-    ]
-    (tmp_path / f"{OOM}.json").write_text(json.dumps(document), encoding="utf-8")
-    await store_score(scoring, OOM, 91)
-    _, [line] = await exported(scoring, tmp_path)
-
-    question, learned = said(line)
-    assert learned == answer.strip()
-    for text in ("submit_tool", "Thanks.", "It was the memory limit.", answer.strip().splitlines()[-1]):
-        assert text not in question
-    assert question.splitlines()[-1].endswith("END>>>")
-
-
-async def test_secrets_are_masked_in_question_and_answer(scoring: Scoring, tmp_path: Path) -> None:
-    document = json.loads((EXAMPLES / f"{OOM}.json").read_text("utf-8"))
-    secret = "ghp_" + "a1B2" * 9
-    document["alert_data"] += f"\ntoken: {secret}"
-    document["final_analysis"] += f"\nThe token {secret} is wrong."
-    (tmp_path / f"{OOM}.json").write_text(json.dumps(document), encoding="utf-8")
-    await store_score(scoring, OOM, 91)
-    _, [line] = await exported(scoring, tmp_path)
-
-    assert secret not in json.dumps(line)
-    assert all("[REDACTED:" in text for text in said(line))
 
 
 async def test_filters_apply_and_an_unreadable_session_is_named(
@@ -136,7 +70,7 @@ async def test_filters_apply_and_an_unreadable_session_is_named(
 
     done, lines = await exported(scoring, tmp_path, "--min-score", "90", "--labelled")
     assert (done.exit_code, done.stderr, [line["total_score"] for line in lines]) == (0, "", [91])
-    assert (await exported(scoring, tmp_path, "--format", "csv"))[0].exit_code == 2
+    assert (await exported(scoring, tmp_path, "--format=csv", how="--with-session"))[0].exit_code == 2
 
 
 async def test_a_source_that_is_away_ends_the_export(scoring: Scoring, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Events of open and aborted transactions: on the input topics, and where a topic is read outside of a group."""
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from structlog.testing import capture_logs
 
 from builders import Scoring
@@ -27,6 +27,18 @@ async def begin(topics: Topics, topic: str, name: str) -> AIOKafkaProducer:
     return producer
 
 
+async def wait_for_end(topics: Topics, topic: str, offset: int) -> None:
+    """Wait until partition 0 ends there: brokers write the marker of an ended transaction after they have answered."""
+    partition, reader = TopicPartition(topic, 0), AIOKafkaConsumer(bootstrap_servers=topics.bootstrap_servers)
+
+    async def has_end() -> bool:
+        return bool((await reader.end_offsets([partition]))[partition] == offset)
+
+    await reader.start()
+    await wait_until(has_end, PATIENCE_S, f"{topic} ends at {offset}")
+    await reader.stop()
+
+
 async def read(topics: Topics, topic: str) -> set[bytes | None]:
     return {record.value async for record in read_topic(load_settings(topics.env), topic)}
 
@@ -45,6 +57,7 @@ async def test_only_events_of_committed_transactions_are_read(
         producers += [await begin(topics, topic, f"{name}-{topic}") for name in ("kept", "aborted")]
         await producers[-2].commit_transaction()
         await producers[-1].abort_transaction()
+        await wait_for_end(topics, topic, 4)
         producers.append(await begin(topics, topic, f"open-{topic}"))
     await send_events(topics, 0, ["behind"])
     await send_events(topics, 1, ["beside"])

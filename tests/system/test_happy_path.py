@@ -30,7 +30,7 @@ async def test_an_event_becomes_a_score(service: Service, tarsy_database_url: st
     env = {"SCORING_TIMELINE_SOURCE": "tarsy-db", "SCORING_TIMELINE_DATABASE_URL": tarsy_database_url}
     service.judge.script(Fault(kind="reply", turn="missing_tools", content=TWO_TOOLS))
     worker = service.worker(**env)
-    events = await service.announce("session-1", chain_id="kubernetes", labels={"guidance": "v3"})
+    events = await service.announce("session-1", chain_id="kubernetes", labels={"guidance": "v3", "region": "eu"})
     score = await service.score_becomes("session-1", "completed")
     seen = await assert_whole(service, events)
     assert await worker.stop() == 0
@@ -61,7 +61,7 @@ async def test_an_event_becomes_a_score(service: Service, tarsy_database_url: st
     end = seen[-1]
     told = {name: end.payload[name] for name in ("labels", "alert_type", "chain_id", "score_triggered_by", "criteria")}
     assert told == {
-        "labels": {"guidance": "v3"},
+        "labels": {"guidance": "v2", "region": "eu"},  # where both name one, the source counts
         "alert_type": "PodRestarting",
         "chain_id": "kubernetes",
         "score_triggered_by": "auto",

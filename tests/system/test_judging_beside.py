@@ -10,7 +10,7 @@ import pytest
 from processes import Process, Service, assert_whole
 from tarsy_scoring_lab.scripted_judge import Fault
 
-CRITERIA = ("investigation", "investigation-outcome")
+CRITERIA = ("investigation", "investigation-methodology")
 
 
 @pytest.fixture
@@ -33,7 +33,10 @@ async def test_consistency_of_a_session(service: Service, worker: Process) -> No
         service.judge.script(Fault(kind="reply", content=content, turn="analysis", times=1))
     service.add_session("session-1")
 
-    ended = await service.run("consistency", "session-1", "-n", "4", "--json", USER="ada")
+    refused = await service.run("consistency", "session-1", "-n", "4")
+    assert (refused.status, await service.count("true")) == (2, 0)
+    assert "1 session would be scored 4 times each" in refused.stderr
+    ended = await service.run("consistency", "session-1", "-n", "4", "--yes", "--json", USER="ada")
 
     assert ended.status == 0, ended.stderr
     document = ended.document
@@ -59,7 +62,9 @@ async def test_consistency_of_a_session(service: Service, worker: Process) -> No
 async def test_a_command_without_a_worker_times_out_and_can_be_continued(service: Service) -> None:
     service.add_session("session-1")
 
-    ended = await service.run("consistency", "session-1", "-n", "2", "--criteria", CRITERIA[1], "--timeout", "0.2")
+    ended = await service.run(
+        "consistency", "session-1", "-n", "2", "--criteria", CRITERIA[1], "--timeout", "0.2", "--yes"
+    )
 
     assert ended.status == 1
     assert "no worker is free" in ended.stderr
@@ -73,7 +78,7 @@ async def test_a_command_without_a_worker_times_out_and_can_be_continued(service
 
 async def test_an_interrupted_command_prints_how_to_continue(service: Service) -> None:
     service.add_session("session-1")
-    waiting = service.command("consistency", "session-1", "-n", "2")
+    waiting = service.command("consistency", "session-1", "-n", "2", "--yes")
     await service.scores_reach(2, "purpose = 'consistency'")
 
     waiting.signal(signal.SIGINT)
@@ -87,7 +92,7 @@ async def test_an_interrupted_command_prints_how_to_continue(service: Service) -
 async def test_comparison_of_two_criteria(service: Service, worker: Process) -> None:
     sessions = service.add_sessions(2)
 
-    ended = await service.run("compare", "--criteria", *CRITERIA, *sessions, "--json")
+    ended = await service.run("compare", "--criteria", *CRITERIA, *sessions, "--yes", "--json")
 
     assert ended.status == 0, ended.stderr
     document = ended.document
@@ -101,7 +106,7 @@ async def test_comparison_of_two_criteria(service: Service, worker: Process) -> 
     assert document["differences"]["mean"] == pytest.approx(statistics.mean(differences))
     assert await service.count("purpose = 'shadow'") == await service.count("true") == 4
 
-    missing = await service.run("compare", "--criteria", *CRITERIA, *sessions, "no-such-session")
+    missing = await service.run("compare", "--criteria", *CRITERIA, *sessions, "no-such-session", "--yes")
     assert missing.status == 1
     assert missing.stdout.count("session_not_found") == 2
     assert "over 2 of 3 sessions" in missing.stdout

@@ -19,6 +19,7 @@ from infrastructure import Postgres, fresh_database, run_apart, wait_until
 from processes import PATIENCE_S, Process, service
 from tarsy_grants import READER, WRITER, blocks_of_sql
 from tarsy_scoring_lab.process import free_port
+from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 
 __all__ = ["service"]
 
@@ -74,11 +75,21 @@ def tarsy_urls(own_postgres: Postgres) -> Iterator[Mapping[str, str]]:
 
 
 @pytest.fixture
-async def tarsy(programs: Path, tarsy_urls: Mapping[str, str], tmp_path: Path) -> AsyncIterator[Tarsy]:
-    """Upstream's server with its own tables, an agent, a tool and a stand-in for the model; the grants are given."""
+async def tarsy(
+    request: pytest.FixtureRequest, programs: Path, tarsy_urls: Mapping[str, str], judge: ScriptedJudge, tmp_path: Path
+) -> AsyncIterator[Tarsy]:
+    """
+    Upstream's server with its own tables, an agent, a tool and a stand-in for the model; the grants are given.
+
+    With a parameter it has a memory, which the scripted judge embeds, and which is a tool of agents.
+    """
     folder = tmp_path / "tarsy"
     folder.mkdir()
-    (folder / "tarsy.yaml").write_text(yaml.safe_dump(CONFIGURATION), encoding="utf-8")
+    memory = {"provider": "openai", "model": "words", "dimensions": 768, "api_key_env": "OPENAI_API_KEY"}
+    remembers = {"memory": {"enabled": True, "embedding": memory | {"base_url": judge.base_url}}}
+    more = remembers if hasattr(request, "param") else {}
+    configuration = CONFIGURATION | {"defaults": CONFIGURATION["defaults"] | more}  # type: ignore[operator]
+    (folder / "tarsy.yaml").write_text(yaml.safe_dump(configuration), encoding="utf-8")
     (folder / "llm-providers.yaml").write_text(yaml.safe_dump(PROVIDERS), encoding="utf-8")
     model = Process([str(programs / "peer_model"), "-investigates", f"-fails={FAILS}"], os.environ, folder, "model")
     server = None
@@ -89,7 +100,7 @@ async def tarsy(programs: Path, tarsy_urls: Mapping[str, str], tmp_path: Path) -
         server = Process([str(programs / "tarsy")], os.environ | own, folder, "server")
         base_url = f"http://127.0.0.1:{port}"
         await wait_until(partial(is_healthy, base_url, server), PATIENCE_S, "TARSy's server is healthy")
-        await _execute(tarsy_urls["tarsy"], blocks_of_sql()[1])
+        await _execute(tarsy_urls["tarsy"], blocks_of_sql()[1], blocks_of_sql()[3])
         yield Tarsy(base_url, tarsy_urls)
     finally:
         for process in filter(None, (server, model)):

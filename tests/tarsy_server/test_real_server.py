@@ -11,13 +11,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import pytest
 import tool_server
+import yaml
 from upstream import ALERT_TYPE, CHAIN, FAILS, Tarsy
 
 from builders import connected
 from infrastructure import wait_until
 from processes import PATIENCE_S, Process, Service
 from tarsy_grants import READER, WRITER
+from tarsy_scoring.tarsy.reviews import CATCH_UP_S
+from tarsy_scoring_lab.scripted_judge import MODEL, Fault
 
 SESSIONS = 5
 
@@ -118,3 +122,61 @@ async def test_the_judge_reads_what_the_agents_of_the_server_did(tarsy: Tarsy, s
     metrics, shown = json.loads(score["interaction"]), await tarsy.get(f"sessions/{session_id}")
     assert (metrics["total_commands"], metrics["error_count"]) == (1, 0)
     assert metrics["agent_tokens"] == {"input": shown["input_tokens"], "output": shown["output_tokens"]}
+
+
+async def test_a_review_given_in_the_server_is_a_label(tarsy: Tarsy, service: Service) -> None:
+    """Long before the next pass is due: TARSy notifies. A changed review replaces it, a reopened one withdraws it."""
+    bridge, worker = start(service, tarsy)
+    session_id = await tarsy.alert("checkout-1 restarts")
+    await tarsy.ends(session_id, "completed")
+    await bridge.ready()
+    await service.score_becomes(session_id, "completed")
+    feedback = {"investigation_feedback": "it was the disk"}
+    steps = (
+        ("complete", {"quality_rating": "inaccurate", **feedback}, [("wrong", "alice", "it was the disk")]),
+        ("update_feedback", {"quality_rating": "accurate"}, [("correct", "alice", "it was the disk")]),
+        ("reopen", {}, []),
+    )
+    for action, given, wanted in steps:
+        await tarsy.review(session_id, action, **given)
+
+        async def is_followed(wanted: list[tuple[str, ...]] = wanted) -> bool:
+            async with connected(service.database_url) as connection:
+                rows = await connection.fetch("SELECT outcome, labelled_by, reason FROM score_labels")
+            return list(map(tuple, rows)) == wanted
+
+        await wait_until(is_followed, CATCH_UP_S / 2, f"the label follows {action}")
+    assert [await process.stop() for process in (worker, bridge)] == [0, 0]
+
+
+@pytest.mark.parametrize("tarsy", ["remembers"], indirect=True)
+async def test_a_lesson_reaches_the_next_investigation(tarsy: Tarsy, service: Service) -> None:
+    """With its own scoring off: the session shows what was learned, and its search gives it to the next one's agent."""
+    provider = {"base_url": service.judge.base_url, "model": MODEL}
+    memory = {"embedding_provider": "main", "model": "words", "dimensions": 768}
+    config = service.folder / "config.yaml"
+    config.write_text(yaml.safe_dump({"providers": {"main": provider}, "defaults": {"memory": memory}}))
+    service.env["SCORING_CONFIG"] = str(config)
+    lesson = {"content": "checkout-7 restarts: redis full", "category": "semantic", "valence": "neutral"}
+    reply = {"create": [lesson], "reinforce": [], "deprecate": []}
+    service.judge.script(Fault(kind="reply", turn="memory", times=1, content=json.dumps(reply)))
+    bridge, worker = start(service, tarsy)
+    await asyncio.gather(bridge.ready(), worker.ready())
+    bookmark = "SELECT 1 FROM write_back_bookmark WHERE follower = 'memory'"
+    await wait_until(lambda: service.rows(bookmark), PATIENCE_S, "lessons are looked for")
+    first = await tarsy.alert("checkout-7 restarts")
+    await tarsy.ends(first, "completed")
+    score = await service.score_becomes(first, "completed")
+
+    [shown] = await wait_until(
+        lambda: tarsy.get(f"sessions/{first}/memories"), PATIENCE_S, "TARSy shows what was learned from the session"
+    )
+    second = await tarsy.alert("checkout-7 restarts")
+    await tarsy.ends(second, "completed")
+
+    assert {name: shown[name] for name in lesson} == lesson
+    assert (shown["chain_id"], shown["alert_type"], shown["confidence"]) == (CHAIN, ALERT_TYPE, 0.7)
+    assert [m["id"] for m in await tarsy.get(f"sessions/{second}/injected-memories")] == [shown["id"]]
+    kinds = await service.rows("SELECT kind FROM judge_turns WHERE score_id = $1 ORDER BY ordinal", score["score_id"])
+    assert kinds[-1]["kind"] == "memory"
+    assert [await process.stop() for process in (worker, bridge)] == [0, 0]

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from builders import DEFAULT_CRITERIA, HASHES, OTHER_CRITERIA, policy, rescore, session_completed
-from tarsy_scoring.queue.admission import OpenScore, Policy, Purpose, Request, SessionState, admit, decide, is_sampled
+from tarsy_scoring.events import Purpose
+from tarsy_scoring.queue.admission import OpenScore, Policy, Request, SessionState, admit, decide, is_sampled
 from tarsy_scoring.references.model import Reference
 
 SCORED, RUNNING = uuid.uuid4(), uuid.uuid4()

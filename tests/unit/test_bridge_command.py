@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from tarsy_scoring.commands.bridge import bridge
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.events import decode_session_completed
+from tarsy_scoring.events import SessionCompleted, decode
 from tarsy_scoring.tarsy.announcer import event_id_of, message_of
 from tarsy_scoring.tarsy.sessions import EndedSession
 
@@ -72,7 +72,7 @@ def test_an_event_id_never_changes() -> None:
 def test_intake_understands_the_message() -> None:
     key, value, headers = message_of(ended(chain_id=None), NOW)
 
-    event = decode_session_completed(value)
+    event = decode(SessionCompleted, value)
     assert (key, event.session_id, event.chain_id, event.labels) == (b"one", "one", None, {"noise": "true"})
     assert event.completed_at == NOW
     assert dict(headers)["ce_type"] == b"session.completed"

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from tarsy_scoring.analytics.analytics import tag_shares
-from tarsy_scoring.missing_tools.decisions import Decisions
+from tarsy_scoring.missing_tools.decisions import Decisions, ToolState
 from tarsy_scoring.missing_tools.demand import Demand, RequestedSet
 from tarsy_scoring.missing_tools.ledger import list_tools
 from tarsy_scoring.scores.cursors import InvalidCursor
@@ -121,6 +121,8 @@ def test_no_text_is_a_formula() -> None:
     """No part of a text is one either, for readers that end a cell at `;`, a tab or a line break."""
     for text, written in [*((text, "'" + text) for text in FORMULAS), *INSIDE]:
         assert cells(text) == [written]
+        for invisible in "" if isinstance(text, dict) else "\u200b\ufeff\u2060\xad":
+            assert cells(invisible + text.replace(";", f";{invisible}")) == [written]
     for text in ("plain", "a=b", "1-2", "'=1", "", "a,b", 'say "so"', "two\nlines", "Ünïcode ✓"):
         assert cells("first", text) == ["first", text]
 
@@ -201,3 +203,19 @@ def test_a_tool_exists_if_a_called_tool_has_its_name(called: str, exists: bool) 
     [tool] = list_tools(demand, Decisions({}, {}, {}), 50).tools
 
     assert tool.exists is exists
+
+
+def test_a_tool_that_one_session_alone_names_is_listed_apart() -> None:
+    """Below all others; a decision about it takes it among them, and another session with another spelling as well."""
+    asked = {"paint": {"k": 1}, "plan": {"k": 1}, "node_cpu": {"k": 1}, "Node CPU": {"n": 1}, "logs": {"k": 1, "n": 2}}
+    sets = {name: [RequestedSet(frozenset({name}), *one) for one in by.items()] for name, by in asked.items()}
+    planned = ToolState("plan", "planned", ENDED, "ada", ENDED, None)
+
+    found = list_tools(Demand(sets, frozenset(), 0, ENDED), Decisions({"plan": planned}, {}, {}), 50)
+
+    assert [(tool.tool_name, tool.sessions, tool.named_once) for tool in found.tools] == [
+        ("logs", 3, False),
+        ("Node CPU", 2, False),
+        ("plan", 1, False),
+        ("paint", 1, True),
+    ]

@@ -33,8 +33,10 @@ def test_wanted_values_or_the_only_two_are_compared(
     ("found", "wanted", "error", "words"),
     [
         pytest.param(("a", "b", "c", "b"), None, click.UsageError, r"'b' \(2 scored sessions\)", id="three-values"),
-        pytest.param(("a", "b"), ("a", "d"), click.BadParameter, "no scored session has guidance=d", id="unknown"),
-        pytest.param(("a", "a"), None, ScoringError, r"one value, 'a' \(2 scored", id="one-value"),
+        pytest.param(
+            ("a", "b"), ("a", "d"), click.BadParameter, "choose two of the values of .guidance.: .a. ", id="unknown"
+        ),
+        pytest.param(("a", "a"), None, ScoringError, r"have 'a' \(2 scored", id="one-value"),
     ],
 )
 def test_values_that_cannot_be_compared_are_refused(
@@ -47,7 +49,7 @@ def test_values_that_cannot_be_compared_are_refused(
 
 # --- invalid arguments ---------------------------------------------------------------------------------
 
-CRITERIA = ["--criteria", "investigation-methodology", "investigation-outcome"]
+CRITERIA = ["--criteria", "investigation-methodology", "investigation-structured"]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ CRITERIA = ["--criteria", "investigation-methodology", "investigation-outcome"]
         pytest.param(["--label", "guidance", "--values", "a", "a"], "two different values", id="one-value-twice"),
         pytest.param(["--label", "guidance", "--since", "yesterday"], "is not a time", id="no-time"),
         pytest.param(CRITERIA, "name the sessions", id="no-sessions"),
-        pytest.param(["--criteria", "a", "a", "s"], "two criteria make a comparison", id="one-criteria-twice"),
+        pytest.param(["--criteria", "a", "a", "s"], "name two different criteria", id="one-criteria-twice"),
         pytest.param(["--criteria", "a", "b", "s"], "no criteria are called 'a'", id="unknown-criteria"),
     ],
 )

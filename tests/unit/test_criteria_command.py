@@ -42,7 +42,7 @@ def write(file: Path, **changes: Any) -> str:
 def configured(tmp_path: Path) -> dict[str, str]:
     """An environment with criteria of its own and three chains."""
     write(tmp_path / "criteria" / "own.yaml")
-    write(tmp_path / "criteria" / "replaced.yaml", name="investigation-outcome")
+    write(tmp_path / "criteria" / "replaced.yaml", name="investigation-structured")
     file = tmp_path / "config.yaml"
     config = {
         "criteria_dirs": ["./criteria"],
@@ -89,7 +89,7 @@ def test_an_argument_is_first_a_name(tmp_path: Path, command: tuple[str, ...], c
 
 
 def test_unknown_names_and_paths_are_refused() -> None:
-    for command in (("show",), ("diff", "investigation-outcome")):
+    for command in (("show",), ("diff", "investigation-structured")):
         refused = invoke(*command, "investigation-methodologie")
         assert refused.exit_code == 2
         assert "no criteria are called 'investigation-methodologie'" in refused.stderr

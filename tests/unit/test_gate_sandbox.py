@@ -1,11 +1,16 @@
 """The sandbox of gate commands: no secret can be read, nothing else changed, and resources are bounded."""
 
+import asyncio
 import json
 import os
+import re
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,6 +134,10 @@ def test_kernel_without_landlock_refuses_commands(
     (tmp_path / "scoring.yaml").write_text(json.dumps(config))
     plain = {"SCORING_CONFIG": environ["SCORING_CONFIG"], "SCORING_DATABASE_URL": f"postgresql://u:{SECRET}@db/x"}
     contain_commands(load_settings(plain), plain)
+    monkeypatch.setattr(sandbox, "CALLS", {"aarch64": ()})
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="riscv64"))
+    with pytest.raises(ConfigurationError, match="commands run on aarch64 only"):
+        contain_commands(load_settings(plain), plain)
 
 
 def test_worker_without_landlock_does_not_start(
@@ -238,7 +247,7 @@ async def test_command_is_bounded(work_dir: Path, monkeypatch: pytest.MonkeyPatc
     assert (await run(settings, f'{python} "bytearray(1000)"')).passed
     assert not (await run(settings, f'{python} "bytearray(10**9)"')).passed
     monkeypatch.setattr("tarsy_scoring.gates.run._MAX_FILE_BYTES", 1000)
-    assert "signal" in (await run(settings, "exec head -c 5000 /dev/zero > file")).message
+    assert "exit status 153" in (await run(settings, "exec head -c 5000 /dev/zero > file")).message
     assert (await run(settings, "test $(wc -c < file) = 1000")).passed
 
 
@@ -259,3 +268,87 @@ async def test_work_directory_swapped_for_a_link_is_not_entered(
 
     assert "could not be started" in decided.message
     assert not decided.passed
+
+
+# Each is Python code with `libc` and the path of a bound UNIX socket, and raises `OSError` where it is refused.
+WAYS_OUT = {
+    "unix-socket": "socket.socket(socket.AF_UNIX).connect(path + '/stream')",
+    "unix-datagrams": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', path + '/datagram')",
+    "vm-socket": "socket.socket(socket.AF_VSOCK)",
+    "shared-memory": "call(libc.shmget, 0, 4096, 0o600)",
+    "semaphores": "call(libc.semget, 0, 1, 0o600)",
+    "messages": "call(libc.msgget, 0, 0o600)",
+    "message-queue": "call(libc.mq_open, b'/gate', os.O_CREAT | os.O_RDWR, 0o600, None)",
+    "io-uring": "call(libc.syscall, 425, 1, ctypes.create_string_buffer(200))",
+    "trace": "call(libc.ptrace, 0, 0, 0, 0)",
+}
+WAY_OUT = """
+import ctypes, os, socket, sys
+path = sys.argv[1]
+libc = ctypes.CDLL("librt.so.1", use_errno=True)
+def call(function, *arguments):
+    if function(*arguments) == -1:
+        raise OSError(ctypes.get_errno(), "refused")
+"""
+
+
+@pytest.mark.parametrize("mode", [pytest.param("landlock", marks=NEEDS_LANDLOCK), "container"])
+async def test_command_neither_leaves_the_sandbox_nor_anything_in_the_kernel(
+    work_dir: Path, tmp_path: Path, mode: str
+) -> None:
+    """
+    Other programs listen on UNIX sockets, and the kernel keeps IPC objects when the processes are gone.
+    """
+    stream, datagrams = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with stream, datagrams:
+        stream.bind(f"{tmp_path}/stream")
+        stream.listen()
+        datagrams.bind(f"{tmp_path}/datagram")
+        for name, way in WAYS_OUT.items():
+            (work_dir / name).write_text(f"{WAY_OUT}\ntry: {way}\nexcept PermissionError: print('refused')")
+            said = await output_of(f"{sys.executable} {name} {tmp_path}", work_dir, allowed(work_dir, sandbox=mode))
+            assert said == "refused\n", name
+
+
+ORDINARY = {
+    "sort": "printf 'b\\na\\n' | sort | head -n 1 | grep -qx a",
+    "git": "export GIT_CONFIG_NOSYSTEM=1; git init -q . && git -c user.name=n -c user.email=e commit -q --allow-empty -m m",
+    "getent": "id && ls -l report.md && getent hosts localhost",
+    "curl": "curl -s --noproxy localhost http://localhost:$PORT | grep -q ok",
+    "kubectl": "kubectl version --client",
+    "asyncio": "python -c 'import asyncio; asyncio.run(asyncio.create_subprocess_exec(\"true\"))'",
+    "threads": "python -c 'from concurrent.futures import *; ThreadPoolExecutor(2).submit(print).result()'",
+    "tcp": "python -c 'import socket; socket.create_connection((\"localhost\", $PORT))'",
+}
+
+
+@pytest.mark.parametrize("program", ORDINARY)
+async def test_ordinary_programs_work(work_dir: Path, program: str) -> None:
+    """Pipes, names of users and hosts, threads, children beside pairs of sockets, TCP."""
+    if program in ("git", "curl", "kubectl") and shutil.which(program) is None:
+        pytest.skip(f"needs {program}")
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\nok")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1")
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        command = ORDINARY[program].replace("python", sys.executable).replace("$PORT", str(port))
+        decided = await run(allowed(work_dir), command)
+    assert decided.passed, decided.message
+
+
+HEADERS = {"x86_64": "x86_64-linux-gnu/asm/unistd_64.h", "aarch64": "asm-generic/unistd.h"}
+
+
+@pytest.mark.parametrize("machine", HEADERS)
+def test_numbers_of_calls_are_those_of_the_kernel(machine: str) -> None:
+    header = Path("/usr/include", HEADERS[machine])
+    if not header.exists():
+        pytest.skip("needs the headers of the kernel")
+    numbers = dict(re.findall(r"#define __NR_(\w+)\s+(\d+)", header.read_text()))
+    _, family, pair, refused = sandbox.CALLS[machine]
+    names = "shmget semget msgget mq_open ptrace add_key request_key keyctl perf_event_open bpf"
+    assert (family, pair, *refused) == tuple(int(numbers[n]) for n in f"socket socketpair {names}".split())

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from tarsy_scoring.config.chains import Config
 from tarsy_scoring.config.settings import Settings
@@ -113,6 +114,39 @@ def test_reference_of_a_rescore_request_forces_and_is_masked() -> None:
     assert named.reference.provided_by == "grace"
     assert named.reference.provided_at == datetime(2026, 3, 1, 12, tzinfo=UTC)
     assert (declined.force, declined.use_reference, declined.reference) == (True, False, None)
+
+
+def test_reference_of_an_event_keeps_its_sender_and_can_be_refused() -> None:
+    """A refused one leaves a request that forces a score, flagged, and a line in the log."""
+    fields = {"reference": {"text": "x", "provided_by": "ciso@corp"}, "requested_by": "mallory-pod", "force": False}
+    kept = decoded("rescore-requested", fields)
+    unnamed = decoded("rescore-requested", {"reference": {"text": "x"}})
+    with capture_logs() as lines:
+        refused = decoded("rescore-requested", fields, intake_with(references={"from_events": False}))
+
+    assert kept.reference is not None
+    assert unnamed.reference is not None
+    assert (kept.reference.provided_by, kept.reference.sent_by) == ("ciso@corp", "event: mallory-pod")
+    assert (unnamed.reference.sent_by, kept.is_reference_refused) == ("event", False)
+    assert (refused.reference, refused.force, refused.is_reference_refused) == (None, True, True)
+    assert [(line["event"], line["requested_by"]) for line in lines] == [("intake.reference_refused", "mallory-pod")]
+
+
+def test_what_a_sender_writes_is_masked_on_arrival() -> None:
+    """Also what only the name of a label announces, and the operator's own secrets."""
+    own = intake_with(masking_patterns={"ticket": "INC-[0-9]+"})
+    labels = {"password": "hunter2hunter2", "INC-4711": "see INC-4712", "guidance": "v2", "a=b": "c"}
+    event = decoded("session-completed", {"labels": labels, "alert_type": "INC-4713 down"}, own)
+    request = decoded("rescore-requested", {"reason": "api_key=hunter2hunter2"}, own)
+
+    assert event.labels == {
+        "password": "[REDACTED:password#1]",
+        "[REDACTED:ticket#1]": "see [REDACTED:ticket#1]",
+        "guidance": "v2",
+        "a=b": "c",
+    }
+    assert event.alert_type == "[REDACTED:ticket#1] down"
+    assert request.reason == "api_key=[REDACTED:token#1]"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,6 @@ class Reader:
 
         return ask
 
-    async def close(self) -> None:
-        """Has no connections."""
-
 
 def session_file(folder: Path, session_id: str, **fields: Any) -> None:
     event = {"event_type": "llm_thinking", "content": "look"}
@@ -85,12 +83,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("SCORING_CONFIG", str(tmp_path / "scoring.yaml"))
 
     def call_it(reader: Reader, *arguments: str, labels: str = LABELS, stdin: str = "") -> Result:
-        monkeypatch.setattr(command, "LiveJudges", lambda _settings: reader)
+        monkeypatch.setattr(command, "live_judges", lambda *_: nullcontext(reader.ask_of))
         file = tmp_path / "labels.csv"
         file.write_text(labels, encoding="utf-8")
         where = ("--sessions", str(sessions), "--cache", str(tmp_path / "cache"))
         return CliRunner().invoke(
-            command.judge_bench, [str(file), "--criteria", "investigation-outcome", *arguments, *where], input=stdin
+            command.judge_bench, [str(file), "--criteria", "investigation", *arguments, *where], input=stdin
         )
 
     return call_it
@@ -114,10 +112,12 @@ def test_a_judgement_is_asked_for_once(run: Run) -> None:
 def test_another_sample_provider_or_criteria_is_another_judgement(run: Run) -> None:
     run(Reader(), "--yes")
     reader = Reader()
-    run(reader, "investigation", "--samples", "2", "--providers", "main", "other", "--yes")
+    run(reader, "investigation-methodology", "--samples", "2", "--providers", "main", "other", "--yes")
     asked = {question[1:4] for question in reader.asked if question[4] == "analysis"}
-    every = {(c, p, s) for c in ("investigation-outcome", "investigation") for p in ("main", "other") for s in (1, 2)}
-    assert asked == every - {("investigation-outcome", "main", 1)}
+    every = {
+        (c, p, s) for c in ("investigation", "investigation-methodology") for p in ("main", "other") for s in (1, 2)
+    }
+    assert asked == every - {("investigation", "main", 1)}
 
 
 def test_a_stopped_run_continues_with_the_turn_that_is_missing(run: Run) -> None:
@@ -151,25 +151,39 @@ def test_a_refused_judgement_has_no_score_and_is_not_asked_for_again(run: Run) -
     assert json.loads(ended.stdout)["misranked"][0]["reason"].startswith("refused: ")
 
 
-def test_a_session_without_events_counts_as_misranked(run: Run, tmp_path: Path) -> None:
+def test_a_session_with_nothing_to_judge_is_left_out(run: Run, tmp_path: Path) -> None:
     session_file(tmp_path / "sessions", "right-1", stages=[])
+    ended = run(Reader(), "--yes", "--json")
+    document = json.loads(ended.stdout)
+
+    assert (document["labels"]["judged"], document["labels"]["left_out"]["nothing_to_judge"]) == (3, 1)
+    [found] = document["arms"]
+    assert (ended.exit_code, found["n_right"], found["n_unscored"]) == (0, 1, 0)
+    assert all(one["session_id"] != "right-1" for one in document["misranked"])
+
+
+def test_a_session_that_cannot_be_read_loses_its_pairs(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "sessions" / "right-1.json").write_text("{", encoding="utf-8")
     document = json.loads(run(Reader(), "--yes", "--json").stdout)
 
     assert (document["arms"][0]["n_unscored"], document["arms"][0]["auc"]) == (1, 1.5 / 4)
     wrongly = document["misranked"][0]
     assert (wrongly["session_id"], wrongly["total"], wrongly["lost"], wrongly["pairs"]) == ("right-1", None, 2.0, 2)
-    assert wrongly["reason"].startswith("nothing_to_judge: ")
 
 
 def test_the_report_holds_every_figure(run: Run) -> None:
     """By hand: right 80 and 40, wrong 20 and 40: three pairs in order and a tie, 3.5 of 4."""
     document = json.loads(run(Reader(), "--samples", "2", "--yes", "--json").stdout)
     [found] = document["arms"]
-    assert document["labels"] == {"judged": 4, "incidents": 4, "left_out": {"partial": 1, "unknown": 1}}
+    assert document["labels"] == {
+        "judged": 4,
+        "incidents": 4,
+        "left_out": {"partial": 1, "unknown": 1, "nothing_to_judge": 0},
+    }
     assert 0 <= found.pop("auc_low") < found.pop("auc") == 0.875 < found.pop("auc_high") <= 1
     assert found.pop("sd") == pytest.approx(25.17, abs=0.01)
     assert found == {
-        "criteria": "investigation-outcome",
+        "criteria": "investigation",
         "provider": "main",
         "model": "reader-1",
         "n_right": 2,
@@ -188,7 +202,7 @@ def test_the_report_holds_every_figure(run: Run) -> None:
 
 @pytest.mark.parametrize(("said", "asked"), [("y\n", 8), ("n\n", 0)])
 def test_at_a_terminal_the_command_asks_first(run: Run, monkeypatch: pytest.MonkeyPatch, said: str, asked: int) -> None:
-    monkeypatch.setattr(command, "_is_terminal", lambda: True)
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
     reader = Reader()
     ended = run(reader, stdin=said)
     assert (len(reader.asked), ended.exit_code) == (asked, 0 if asked else 1)
@@ -206,7 +220,6 @@ def test_nothing_is_asked_without_consent(run: Run) -> None:
     ("arguments", "labels", "says"),
     [
         (("--providers", "nowhere"), LABELS, "no provider is called 'nowhere' (known: main, other)"),
-        (("investigation-outcome",), LABELS, "'investigation-outcome' is named twice"),
         (("made-up",), LABELS, "no criteria are called 'made-up'"),
         ((), "session_id\nright-1\n", "has no column 'outcome'"),
         ((), "session_id,outcome\nright-1,corect\n", "line 2: 'corect' is not an outcome"),

@@ -1,6 +1,7 @@
 """One judgement over the providers of a chain: their order, the room of each, and what endpoints report."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -9,30 +10,24 @@ import pytest
 
 from scripted import CUT, TOOL_CALLS, ScriptedJudge, ScriptStep, answer
 from tables import table
-from tarsy_scoring.config.chains import ChainSettings, ProviderSettings
+from tarsy_scoring.config.chains import ChainSettings, Config, EvidenceSettings, ProviderSettings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import (
-    AnswerCut,
+    AttemptError,
     AttemptTimedOut,
-    BudgetExhausted,
-    CircuitOpen,
     ContentFiltered,
     ContextTooLong,
-    EmptyAnswer,
-    InvalidStructuredAnswer,
     JudgeRejectedRequest,
     JudgeUnavailable,
-    KeyRejected,
     LeaseLost,
-    NoScoreInAnswer,
-    Paused,
     PromptTooLong,
-    QuotaExhausted,
-    RateLimited,
     Refused,
-    ScoringError,
+    WaitFor,
 )
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.verdict import Ask
+from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
+from tarsy_scoring.scoring.columns import Findings, completed_columns
 from tarsy_scoring.scoring.providers import (
     OVERFLOW_TRIES,
     OVERHEAD_TOKENS,
@@ -99,12 +94,12 @@ class Fleet:
 
 NEXT_PROVIDER_MAY: dict[str, ScriptStep] = {
     "unavailable": JudgeUnavailable("away"),
-    "rate_limited": RateLimited("wait", 60),
-    "key_rejected": KeyRejected("key", 60),
-    "quota_exhausted": QuotaExhausted("quota", 300),
-    "circuit_open": CircuitOpen("open", 30),
-    "budget_exhausted": BudgetExhausted("budget", 3600),
-    "paused": Paused("paused", 60),
+    "rate_limited": WaitFor("wait", 60, "rate_limit"),
+    "key_rejected": WaitFor("key", 60, "key"),
+    "quota_exhausted": WaitFor("quota", 300, "quota"),
+    "circuit_open": WaitFor("open", 30, "circuit"),
+    "budget_exhausted": WaitFor("budget", 3600, "budget"),
+    "paused": WaitFor("paused", 60, "pause"),
     "refused": answer(refusal="no"),
     "filtered": answer(finish_reason="content_filter"),
     "request_rejected": JudgeRejectedRequest("400"),
@@ -124,36 +119,55 @@ async def test_the_next_provider_is_asked_after_a_failure_that_it_may_avoid(is_f
         assert judgement.context == fleet.shown[-1][1]
 
 
-AN_ANSWER: dict[str, tuple[str, list[ScriptStep], type[ScoringError]]] = {
-    "no_total": ("investigation-methodology", [answer("Adequate.")], NoScoreInAnswer),
-    "no_json": ("investigation-structured", [answer("Adequate.")], InvalidStructuredAnswer),
-    "tool_calls_alone": ("investigation-methodology", [TOOL_CALLS], NoScoreInAnswer),
-    "cut_twice": ("investigation-methodology", [CUT, CUT], AnswerCut),
-    "empty": ("investigation-methodology", [answer()], EmptyAnswer),
-    "time_used_up": ("investigation-methodology", [AttemptTimedOut("late")], AttemptTimedOut),
-    "lease_lost": ("investigation-methodology", [LeaseLost("gone")], LeaseLost),
+async def test_a_provider_whose_model_was_an_agent_is_asked_last() -> None:
+    """Whatever the spelling of the model; with no other provider it judges."""
+    session = a_timeline()
+    [stage] = session.stages
+    by_models = tuple(replace(execution, model_names=("openai/m-1",)) for execution in stage.executions)
+    session = replace(session, stages=(replace(stage, executions=by_models),))
+    own = ProviderSettings(model="M-1-2026-01-31")
+
+    alone, fleet = Fleet(main=[SCORED, NAMED]), Fleet(main=[], spare=[OTHERWISE, NAMED])
+    alone.settings["main"] = fleet.settings["main"] = own
+    await alone.judge(session)
+    await fleet.judge(session)
+
+    assert (alone.asked, fleet.asked) == (["main"], ["spare"])
+
+
+AN_ANSWER: dict[str, tuple[str, list[ScriptStep], str]] = {
+    "no_total": ("investigation-methodology", [answer("Adequate.")], "no_score_in_answer"),
+    "no_json": ("investigation-structured", [answer("Adequate.")], "invalid_structured_answer"),
+    "tool_calls_alone": ("investigation-methodology", [TOOL_CALLS], "no_score_in_answer"),
+    "cut_twice": ("investigation-methodology", [CUT, CUT], "answer_cut"),
+    "empty": ("investigation-methodology", [answer()], "empty_answer"),
+    "time_used_up": ("investigation-methodology", [AttemptTimedOut("late")], "attempt_timed_out"),
 }
 
 
 async def test_an_answer_without_a_score_is_not_taken_elsewhere() -> None:
-    for name, (criteria, script, error) in AN_ANSWER.items():
+    for name, (criteria, script, kind) in AN_ANSWER.items():
         fleet = Fleet(main=script, spare=[])
 
-        with pytest.raises(error):
+        with pytest.raises(AttemptError) as raised:
             await fleet.judge(criteria=REGISTRY.get(criteria))
 
-        assert fleet.asked == ["main"], name
+        assert (raised.value.error_kind, fleet.asked) == (kind, ["main"]), name
+    with pytest.raises(LeaseLost):
+        await Fleet(main=[LeaseLost("gone")], spare=[]).judge()
 
 
 async def test_without_a_score_the_most_hopeful_reason_counts() -> None:
     """See `test_most_hopeful_is_a_wait_then_a_failure_that_may_pass`; only a lost lease ends the judgement at once."""
-    with pytest.raises(RateLimited):
-        await Fleet(main=[answer(refusal="no")], spare=[RateLimited("2", 60)], last=[answer("Adequate.")]).judge()
+    with pytest.raises(WaitFor):
+        await Fleet(
+            main=[answer(refusal="no")], spare=[WaitFor("2", 60, "rate_limit")], last=[answer("Adequate.")]
+        ).judge()
     with pytest.raises(LeaseLost):
-        await Fleet(main=[RateLimited("1", 60)], spare=[LeaseLost("gone")]).judge()
+        await Fleet(main=[WaitFor("1", 60, "rate_limit")], spare=[LeaseLost("gone")]).judge()
 
 
-WAIT, LONGER, SAME = RateLimited("soon", 30), KeyRejected("late", 60), CircuitOpen("as soon", 30)
+WAIT, LONGER, SAME = WaitFor("soon", 30, "rate_limit"), WaitFor("late", 60, "key"), WaitFor("as soon", 30, "circuit")
 RETRY, OTHER_RETRY = JudgeUnavailable("away"), AttemptTimedOut("late")
 END, OTHER_END = Refused("no"), ContentFiltered("no")
 
@@ -296,6 +310,17 @@ def test_an_endpoint_that_reads_far_fewer_tokens_has_cut_the_prompt(
 def test_a_model_that_changes_under_way_is_flagged(served: list[tuple[str, str | None]], is_changed: bool) -> None:
     turns = [answer(provider=provider, model_served=model) for provider, model in served]
     assert flags_of(turns, showing(100), CRITERIA) == ({"model_changed"} if is_changed else set())
+
+
+async def test_a_score_of_a_session_that_was_mostly_not_shown_is_doubtful() -> None:
+    judgement = await Fleet(main=[SCORED, NAMED]).judge()
+    turns = [judgement.verdict.total_turn]
+    for floor, shown, is_flagged in ((None, 0.299, True), (None, 0.3, False), (0.5, 0.4, True), (0, 0.01, False)):
+        evidence = {} if floor is None else {"min_shown_share": floor}
+        config = Config(providers={turns[0].provider: ProviderSettings()}, evidence=EvidenceSettings(**evidence))
+        found = Findings(context=replace(judgement.context, shown_share=shown))
+        columns = completed_columns(found, judgement.verdict, turns, CRITERIA, Settings(config=config), None)
+        assert bool(DOUBTFUL_FLAGS.intersection(columns["flags"])) is is_flagged, shown
 
 
 @table

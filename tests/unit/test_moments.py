@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tarsy_scoring.errors import InvalidMessage
-from tarsy_scoring.events import decode_session_completed
+from tarsy_scoring.events import SessionCompleted, decode
 from tarsy_scoring.postgres.moments import FIRST, LAST, moment
 
 NEW_YORK = timezone(timedelta(hours=-5))
@@ -46,7 +46,7 @@ def test_a_time_that_cannot_be_is_absent(value: object) -> None:
 
 def test_no_zero_time_costs_the_event() -> None:
     for text in ZERO_TIMES:
-        event = decode_session_completed(b'{"session_id": "s", "completed_at": "%s"}' % text.encode())
+        event = decode(SessionCompleted, b'{"session_id": "s", "completed_at": "%s"}' % text.encode())
         assert (event.session_id, event.completed_at) == ("s", None), text
     with pytest.raises(InvalidMessage):
-        decode_session_completed(b'{"session_id": "s", "completed_at": "yesterday"}')
+        decode(SessionCompleted, b'{"session_id": "s", "completed_at": "yesterday"}')

@@ -3,7 +3,9 @@
 import asyncio
 import hashlib
 import hmac
+import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,31 +29,7 @@ def target(configured: dict[str, Any], url: str = "https://hooks.example/T0KEN",
 
 
 def score(**fields: Any) -> ScoringCompleted:
-    usual: dict[str, Any] = {
-        "type": "scoring.completed",
-        "event_id": "e1",
-        "sequence": 3,
-        "position": 7,
-        "purpose": "production",
-        "score_id": "s1",
-        "session_id": "a/1",
-        "request_id": "r1",
-        "chain_id": "kubernetes",
-        "attempt": 1,
-        "timestamp": "2026-03-01T12:00:00Z",
-        "timestamp_us": 1,
-        "total_score": 31,
-        "outcome": "fail",
-        "criteria": "investigation",
-        "criteria_hash": "c0ffee",
-        "judge_fingerprint": "f1",
-        "failure_tags": [],
-        "flags": ["ungrounded"],
-        "usage": {"input_tokens": 1, "cached_input_tokens": 0, "output_tokens": 1, "cost_usd": None},
-        "score_triggered_by": "api-client",
-        "alert_type": None,
-        "labels": {"trace": "t1"},
-    }
+    usual = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
     return ScoringCompleted.model_validate(usual | fields)
 
 
@@ -94,11 +72,12 @@ async def test_apprise_gets_one_line_without_markup() -> None:
     """Session and chain are names from outside: no mention, link or markup may come of them."""
     async with open_receiver() as receiver:
         url = receiver.url.replace("http://", "json://")
-        event = score(session_id="<!channel>", chain_id="*a* <https://evil.example|b>")
+        event = score(session_id="<!channel>", chain_id="*a* <https://evil.example|b>\u202e\u3164")
         await asyncio.to_thread(target(APPRISE, url).send, event)
     [document] = receiver.documents
     assert (
-        "Score 31 of 100, outcome fail: session ??channel? of chain ?a? ?https://evil.example?b?" in document["message"]
+        "Score 31 of 100, outcome fail: session ??channel? of chain ?a? ?https://evil.example?b?, flags"
+        in document["message"]
     )
 
 
@@ -107,6 +86,14 @@ async def test_langfuse_gets_two_scores_that_a_repetition_replaces() -> None:
         total, outcome = await sent(LANGFUSE | {"base_url": receiver.url, "trace_label": "trace"}, score(), receiver)
     assert (total["id"], total["value"], total["traceId"]) == ("s1", 31, "t1")
     assert (outcome["id"], outcome["value"]) == ("s1-outcome", "fail")
+
+
+@pytest.mark.parametrize("trace", ["../../../other\r\nX-Injected: 1", "", "t" * 201, "täglich"])
+async def test_a_label_that_is_no_trace_id_names_no_trace(trace: str) -> None:
+    async with open_receiver() as receiver:
+        configured = LANGFUSE | {"base_url": receiver.url, "trace_label": "trace"}
+        total, _outcome = await sent(configured, score(labels={"trace": trace}), receiver)
+    assert (total.get("traceId"), total["sessionId"]) == (None, "a/1")
 
 
 @pytest.mark.parametrize(
@@ -144,10 +131,14 @@ def test_addresses_that_cannot_be_used_are_refused_unseen(configured: dict[str, 
     assert "planted7" not in str(refused.value)
 
 
-def test_an_address_in_a_file_is_read_again(tmp_path: Any) -> None:
+def test_an_address_in_a_file_is_read_and_checked_again(tmp_path: Any) -> None:
     file = tmp_path / "hook"
     file.write_text("https://a.example/1")
     config = Config.model_validate({"notifications": {"oncall": WEBHOOK}})
     settings, environ = Settings(config=config), {"HOOK_FILE": str(file), "HOOK_SECRET": SECRET}
-    assert open_target("oncall", settings, environ)
+    opened = open_target("oncall", settings, environ)
     assert "HOOK_FILE" not in os.environ
+    file.write_text("ftp://hooks.example/planted7")
+    with pytest.raises(ConfigurationError, match="does not begin with https://") as refused:
+        opened.send(score())
+    assert "planted7" not in str(refused.value)

@@ -6,8 +6,7 @@ from click.testing import CliRunner, Result
 
 from tarsy_scoring.commands.erase import erase
 from tarsy_scoring.commands.prune import prune
-from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.retention.pruning import Keep
+from tarsy_scoring.retention.pruning import days_to_keep
 
 
 def invoke(command: click.Command, *arguments: str) -> Result:
@@ -34,14 +33,13 @@ def test_invalid_arguments_are_refused(command: click.Command, arguments: list[s
 
 
 @pytest.mark.parametrize(
-    ("days", "asked", "keep"),
+    ("days", "keep"),
     [
-        pytest.param(None, None, Keep(), id="for-ever"),
-        pytest.param(365, None, Keep(365, 365, 365, 365), id="all-as-long-as-scores"),
-        pytest.param(365, 90, Keep(90, 90, 90, 90), id="what-was-asked-for-instead"),
-        pytest.param(7, None, Keep(7, 7, 7, 30), id="records-no-less-than-a-month"),
+        pytest.param(None, {}, id="for-ever"),
+        pytest.param(365, {"scores": 365, "replies": 365, "events": 365, "records": 365}, id="as-long-as-scores"),
+        pytest.param(7, {"scores": 7, "replies": 7, "events": 7, "records": 30}, id="records-no-less-than-a-month"),
     ],
 )
-def test_each_kind_is_kept_for_its_time(days: int | None, asked: int | None, keep: Keep) -> None:
+def test_each_kind_is_kept_for_its_time(days: int | None, keep: dict[str, int]) -> None:
     """Records recognise events that are delivered again."""
-    assert Keep.of(Settings(retention_days=days), asked) == keep
+    assert days_to_keep(days) == {"answers": 1, **keep}

@@ -16,6 +16,7 @@ from tarsy_scoring.commands.score import score
 from tarsy_scoring.config.chains import Config
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, UnknownCriteria
+from tarsy_scoring.judge import criteria
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.scoring.offline import DryRun, dry_run
 from tarsy_scoring.timeline.render.context import estimate_tokens
@@ -70,7 +71,7 @@ def test_dry_run_counts_the_calls_of_the_plan() -> None:
         (PLAIN, {"criteria": "investigation-structured"}, 1),
         (PLAIN, {"samples": 3}, 4),
         (PLAIN, {"samples": 3, "criteria": "cli-tool-use"}, 3),
-        (PLAIN, TWO_JUDGES | {"criteria": "investigation-outcome"}, 3),
+        (PLAIN, TWO_JUDGES | {"criteria": "investigation"}, 3),
         (PLAIN, TWO_JUDGES | {"criteria": "investigation-methodology"}, 2),
         (STEERED, {}, 3),
         (STEERED, {"samples": 3}, 5),
@@ -166,16 +167,46 @@ def test_a_file_without_a_session_is_a_configuration_error(run: Run, content: An
     assert result.stdout == ""
 
 
-def test_answer_is_judged_against_a_reference(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge reads the masked text; the document says that there was one, and has another fingerprint."""
-    judges: list[FakeJudge] = []
+@pytest.fixture
+def judges(monkeypatch: pytest.MonkeyPatch) -> list[FakeJudge]:
+    """The judges of the commands of a test, in order."""
+    made: list[FakeJudge] = []
 
     def judging(_: Settings) -> dict[str, FakeJudge]:
-        judges.append(FakeJudge(ANALYSIS, MISSING_TOOLS))
-        judges[-1].provider = "main"
-        return {"main": judges[-1]}
+        made.append(FakeJudge(ANALYSIS, MISSING_TOOLS))
+        made[-1].provider = "main"
+        return {"main": made[-1]}
 
     monkeypatch.setattr("tarsy_scoring.judge.ask.client.create_clients", judging)
+    return made
+
+
+def test_a_named_file_is_judged_where_nobody_can_be_asked(run: Run, judges: list[FakeJudge]) -> None:
+    """The estimate is shown, and the name is the order."""
+    ended = run(SESSION)
+
+    assert len(judges) == 1
+    assert "2 calls with full answers: up to 0." in ended.stderr
+
+
+def test_other_criteria_are_tried_by_name_or_file(run: Run, judges: list[FakeJudge], tmp_path: Path) -> None:
+    """It is never the number of the session: the purpose is `shadow`."""
+    shipped = Path(criteria.__file__).parent / "shipped_criteria" / "investigation-methodology.yaml"
+    own = tmp_path / "own.yaml"
+    own.write_text(shipped.read_text("utf-8").replace("name: investigation-methodology", "name: own"), "utf-8")
+
+    tried = [json.loads(run(SESSION, "--json", "--criteria", c).stdout) for c in (shipped.stem, str(own))]
+
+    assert [(t["purpose"], t["criteria"]) for t in tried] == [("shadow", shipped.stem), ("shadow", "own")]
+    assert len(judges) == 2
+    assert "(known: cli-tool-use, investigation, " in (refused := run(SESSION, "--criteria", "neither")).stderr
+    assert refused.exit_code == 2
+
+
+def test_answer_is_judged_against_a_reference(
+    run: Run, judges: list[FakeJudge], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge reads the masked text; the document says that there was one, and has another fingerprint."""
     monkeypatch.setenv("USER", "ada")
     reference = tmp_path / "cause.txt"
     reference.write_text("The disk was full. password=hunter2hunter2\n", encoding="utf-8")

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from attempting import a_timeline
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.judge.verdict import Turn
-from tarsy_scoring.scoring.attempt import backoff_s, look_again_s
+from tarsy_scoring.scoring.attempt import backoff_s, facts_of, look_again_s
 from tarsy_scoring.scoring.columns import judge_fingerprint, sum_usage
+from tarsy_scoring.timeline.clean.masking import SHIPPED
 
 TURN = Turn(
     kind="analysis",
@@ -82,3 +84,11 @@ def test_the_content_of_a_turn_does_not_change_the_fingerprint() -> None:
 
     assert judge_fingerprint("c", settings, other) == judge_fingerprint("c", settings, TURN)
     assert judge_fingerprint("d", settings, TURN) != judge_fingerprint("c", settings, TURN)
+
+
+def test_what_the_source_says_of_a_session_is_masked() -> None:
+    """Before it is stored, shown in lists and sent with events."""
+    facts = facts_of(a_timeline(alert_type="password=hunter2hunter2", labels={"token": "hunter2hunter2"}), SHIPPED)
+
+    assert facts.alert_type == "password=[REDACTED:password#1]"
+    assert facts.labels == {"token": "[REDACTED:token#1]"}

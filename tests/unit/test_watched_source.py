@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from attempting import a_timeline
 from fakes import FakeSessions
-from tarsy_scoring.errors import CallerRefused, SourceAway, StartRefused, TimelineUnavailable
+from tarsy_scoring.errors import CallerRefused, StartRefused, TimelineUnavailable, WaitFor
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.scoring import watched_source
 from tarsy_scoring.scoring.watched_source import COOL_DOWN_S, MOST_COOL_DOWN_S, SPREAD, WatchedSource
@@ -60,20 +60,20 @@ async def test_many_reads_that_fail_at_once_share_one_check() -> None:
     reads = (watched.fetch_timeline("one", AttemptClock(60)) for _ in range(16))
     ends = await asyncio.gather(*reads, return_exceptions=True)
 
-    assert {type(end) for end in ends} == {SourceAway}
+    assert {type(end) for end in ends} == {WaitFor}
     assert source.checks == 1
-    with pytest.raises(SourceAway):  # no read is tried while the circuit is open
+    with pytest.raises(WaitFor):  # no read is tried while the circuit is open
         await watched.fetch_timeline("one", AttemptClock(60))
 
 
 async def test_a_read_that_takes_too_long_is_checked_like_a_failure() -> None:
-    for objections, error in (([], TimelineUnavailable), ([AWAY], SourceAway)):
+    for objections, error in (([], TimelineUnavailable), ([AWAY], WaitFor)):
         with pytest.raises(error):
             await WatchedSource(Faulty([], list(objections)), Metrics()).fetch_timeline("one", AttemptClock(0))
 
 
 @pytest.mark.parametrize(
-    ("longest_row_s", "last"), [(3600.0, SourceAway), (0.0, TimelineUnavailable)], ids=["soon", "late"]
+    ("longest_row_s", "last"), [(3600.0, WaitFor), (0.0, TimelineUnavailable)], ids=["soon", "late"]
 )
 async def test_a_row_of_sessions_that_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch, longest_row_s: float, last: type[Exception]
@@ -85,7 +85,7 @@ async def test_a_row_of_sessions_that_cannot_be_read(
     async def read(session_id: str) -> type[Exception] | None:
         try:
             await watched.fetch_timeline(session_id, AttemptClock(60))
-        except (TimelineUnavailable, SourceAway) as error:
+        except (TimelineUnavailable, WaitFor) as error:
             return type(error)
         return None
 
@@ -98,7 +98,7 @@ async def test_a_row_of_sessions_that_cannot_be_read(
 async def test_a_refused_caller_is_waited_for_without_a_check() -> None:
     source = Faulty([CallerRefused("401")], [])
 
-    with pytest.raises(SourceAway, match="401") as raised:
+    with pytest.raises(WaitFor, match="401") as raised:
         await WatchedSource(source, Metrics()).fetch_timeline("one", AttemptClock(60))
 
     assert source.checks == 0

@@ -12,7 +12,7 @@ from processes import PATIENCE_S
 LINK = re.compile(r'\b(?:href|src)="(/[^"#]*)')
 # The export of all scores would take minutes.
 NARROWED = {"/api/v1/scoring/export": "?chain=chain-1"}
-PAGES_OF_ONE = ("/sessions/{session_id}", "/scores/{score_id}", "/criteria/{criteria_hash}")
+PAGES_OF_ONE = ("/sessions/{session_id}", "/scores/{score_id}")
 PAGES = {"/trends", "/distribution", "/missing-tools", "/failure-tags", "/drift", "/review"}
 
 

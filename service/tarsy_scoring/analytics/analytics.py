@@ -6,7 +6,7 @@ scored again under other criteria no longer counts for the former ones. Numbers 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, Literal
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from tarsy_scoring.analytics.daily import NAMES_OVER_TIME, SUMS, TOTALS, Selection, read_counts
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.scores.bands import Band
+from tarsy_scoring.scores.bands import Band, band_of
 from tarsy_scoring.scores.latest import is_latest
 
 DayOf = Literal["scored", "ended"]
@@ -38,19 +38,13 @@ SELECT day, judge_fingerprint, criteria,
 FROM {SUMS} s WHERE by_end = $9 AND totals > 0 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 
-# Scores by band ($9 ids, $10 lowest and $11 highest totals) and criteria: without a category their count, with one
-# what they state of it, points of a breakdown or values 0-1 of a rubric. A row without a band counts totals between
-# bands, or scores without a total. A year has tens of thousands of cells, so they are added up before the join.
-BANDS = f"""
-SELECT b.id AS band, t.total IS NOT NULL AS has_total, t.criteria, t.category, sum(t.scores)::bigint AS count,
-  sum(t.points)::float8 AS points
-FROM (
-  SELECT criteria, total, category, sum(scores) AS scores, sum(points) AS points
-  FROM (SELECT criteria, total, unnest(array_append(categories, NULL)) AS category,
-    unnest(array_append(stated, scores)) AS scores, unnest(points) AS points FROM {TOTALS} t) c
-  GROUP BY 1, 2, 3) t
-LEFT JOIN unnest($9::text[], $10::int[], $11::int[]) AS b(id, low, high) ON t.total BETWEEN b.low AND b.high
-GROUP BY 1, 2, 3, 4 ORDER BY 3, 4
+# Scores by criteria and total: without a category their count, with one what they state of it, points of a breakdown or
+# values 0-1 of a rubric.
+BY_TOTAL = f"""
+SELECT criteria, total, category, sum(scores)::bigint AS count, sum(points)::float8 AS points
+FROM (SELECT criteria, total, unnest(array_append(categories, NULL)) AS category,
+  unnest(array_append(stated, scores)) AS scores, unnest(points) AS points FROM {TOTALS} t) c
+GROUP BY 1, 2, 3 ORDER BY 1, 3
 """
 
 SCORES_OF_CHAINS = f"""
@@ -81,22 +75,14 @@ class TrendPoint:
     count: int
 
 
-LeftOut = Annotated[
-    int, Field(description="Scores flagged `outcome_...` or `tampering_suspected`: in no point.")
-]
+LeftOut = Annotated[int, Field(description="Scores with a flag that makes totals doubtful: in no point.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Trends:
-    """Points by day, then fingerprint."""
-
-    points: list[TrendPoint]
-    left_out: LeftOut
-
-
-async def trends(database: Database, selection: Selection, day_of: DayOf = "scored") -> Trends:
+async def trends(
+    database: Database, selection: Selection, day_of: DayOf = "scored"
+) -> tuple[list[TrendPoint], int]:
     """
-    Read the totals per day and fingerprint, without scores that have one of `DOUBTFUL_FLAGS`.
+    Read the totals per day, then fingerprint, and how many scores are left out: by `DOUBTFUL_FLAGS`.
 
     Args:
         day_of: `scored` counts a score on the day on which it was made, so a rescored session moves to the
@@ -107,12 +93,8 @@ async def trends(database: Database, selection: Selection, day_of: DayOf = "scor
         DatabaseAway: See `Database.once`.
     """
     [rows] = await read_counts(database, selection, (TRENDS, (day_of == "ended",)))
-    return Trends(_points(rows), sum(row["doubtful"] for row in rows))
-
-
-def _points(rows: Iterable[Mapping[str, Any]]) -> list[TrendPoint]:
-    names = TrendPoint.__slots__
-    return [TrendPoint(**{name: row[name] for name in names}) for row in rows if row["count"]]
+    shown = [{name: row[name] for name in TrendPoint.__slots__} for row in rows if row["count"]]
+    return [TrendPoint(**point) for point in shown], sum(row["doubtful"] for row in rows)
 
 
 # --- distribution --------------------------------------------------------------------------------------
@@ -120,9 +102,8 @@ def _points(rows: Iterable[Mapping[str, Any]]) -> list[TrendPoint]:
 
 @dataclass(frozen=True, slots=True)
 class CategoryAverage:
-    """A category of one criteria: points where a breakdown was stated, 0-1 for a rubric."""
+    """A category: points where a breakdown was stated, 0-1 for a rubric."""
 
-    criteria: str | None
     category: str
     average: float
     count: Annotated[int, Field(description="Number of scores that state it.")]
@@ -140,50 +121,67 @@ class BandCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
-    """Scores by band, the lowest first, and the averages of their categories."""
+class CriteriaTotals:
+    """Totals under one criteria by its bands, the lowest first, and the averages of their categories."""
 
+    criteria: str | None
     bands: list[BandCount]
     between_bands: Annotated[int, Field(description="Number of totals that lie in no band.")]
-    without_total: Annotated[int, Field(description="Completed scores of chains without a judge.")]
     categories: Annotated[list[CategoryAverage], Field(description="Over all totals.")]
 
 
-async def distribution(database: Database, selection: Selection, bands: Sequence[Band]) -> Distribution:
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A group for each criteria, because totals and bands of two criteria are not comparable."""
+
+    criteria: list[CriteriaTotals]
+    without_total: Annotated[int, Field(description="Completed scores of chains without a judge.")]
+
+
+async def distribution(
+    database: Database, selection: Selection, bands: Callable[[str | None], Sequence[Band]]
+) -> Distribution:
     """
-    Count scores by band, and average their categories.
+    Count scores by criteria and band, and average their categories.
 
     Flagged totals count: the distribution shows stored scores, not a trend of quality.
+
+    Args:
+        bands: The bands of criteria by name.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    ends = [b.id for b in bands], [b.low for b in bands], [b.high for b in bands]
-    [rows] = await read_counts(database, selection, (BANDS, ends))
-    counts = Counter[tuple[str | None, bool]]()
+    [rows] = await read_counts(database, selection, (BY_TOTAL, ()))
+    by_criteria = defaultdict[str | None, list[Mapping[str, Any]]](list)
     for row in rows:
-        if row["category"] is None:
-            counts[row["band"], row["has_total"]] += row["count"]
-    return Distribution(
-        [
-            BandCount(
-                b.id, b.low, b.high, counts[b.id, True], _averages(r for r in rows if r["band"] == b.id)
-            )
-            for b in bands
-        ],
-        counts[None, True],
-        counts[None, False],
-        _averages(rows),
-    )
+        if row["total"] is not None:
+            by_criteria[row["criteria"]].append(row)
+    groups = [_of_criteria(name, own, bands(name)) for name, own in by_criteria.items()]
+    return Distribution(groups, _count(row for row in rows if row["total"] is None))
+
+
+def _of_criteria(
+    criteria: str | None, rows: Sequence[Mapping[str, Any]], bands: Sequence[Band]
+) -> CriteriaTotals:
+    by_band = defaultdict[str | None, list[Mapping[str, Any]]](list)
+    for row in rows:
+        by_band[band_of(row["total"], bands)].append(row)
+    counts = [BandCount(b.id, b.low, b.high, _count(by_band[b.id]), _averages(by_band[b.id])) for b in bands]
+    return CriteriaTotals(criteria, counts, _count(by_band[None]), _averages(rows))
+
+
+def _count(rows: Iterable[Mapping[str, Any]]) -> int:
+    return sum(row["count"] for row in rows if row["category"] is None)
 
 
 def _averages(rows: Iterable[Mapping[str, Any]]) -> list[CategoryAverage]:
-    stated: dict[tuple[str | None, str], tuple[int, float]] = {}
+    stated: dict[str, tuple[int, float]] = {}
     for row in rows:
         if row["category"] is not None:
-            count, points = stated.get(key := (row["criteria"], row["category"]), (0, 0.0))
-            stated[key] = count + row["count"], points + row["points"]
-    return [CategoryAverage(*key, points / count, count) for key, (count, points) in stated.items()]
+            count, points = stated.get(row["category"], (0, 0.0))
+            stated[row["category"]] = count + row["count"], points + row["points"]
+    return [CategoryAverage(name, points / count, count) for name, (count, points) in stated.items()]
 
 
 # --- failure tags --------------------------------------------------------------------------------------
@@ -206,9 +204,7 @@ class TagCount:
     count: int
     share: float
     chains: int
-    by_chain: Annotated[
-        list[ChainShare], Field(description="At most 100, those with most such scores first.")
-    ]
+    by_chain: Annotated[list[ChainShare], Field(description="At most 100, those with most scores first.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from rapidfuzz.distance import Indel
 from tarsy_scoring.analytics.analytics import SELECTED
 from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.evaluation.tool_names import bare, normalise
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.scores.session_list import CUSTOM_PLAN
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.scores.session_list import fetch_planned
 
 MOST_READ = 2000
 """Approaches that are compared, the newest ones; the time of a comparison grows with the square of their number."""
@@ -91,12 +91,7 @@ async def read_approaches(database: Database, selection: Selection, limit: int) 
     Raises:
         DatabaseAway: See `Database.once`.
     """
-
-    async def work(connection: Connection) -> list[Any]:
-        await connection.execute(CUSTOM_PLAN)
-        return await connection.fetch(database.sql(APPROACHES), *selection.arguments, MOST_READ)
-
-    rows = await database.once(work)
+    rows = await fetch_planned(database, APPROACHES, *selection.arguments, MOST_READ)
     # In a thread: comparing 2,000 different approaches takes long enough to block the event loop.
     return (await asyncio.to_thread(group, rows))[:limit]
 

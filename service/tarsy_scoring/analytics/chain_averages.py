@@ -89,24 +89,18 @@ class ChainAverages:
 
     chain_id: str | None
     criteria: list[str]
-    judges: Annotated[
-        int, Field(description="Number of judge fingerprints. Of several judges, `average` mixes scales.")
-    ]
+    judges: Annotated[int, Field(description="Number of judge fingerprints, whose scales `average` mixes.")]
     scores: int
     count: Annotated[int, Field(description="Totals in `average`.")]
     average: float | None
     left_out: LeftOut
-    outcomes: Annotated[
-        int, Field(description="Scores that passed or failed; the others have no threshold and no gates.")
-    ]
+    outcomes: Annotated[int, Field(description="Scores that passed or failed; others have no rule.")]
     passed: int
     passed_share: Annotated[float | None, Field(description="`passed` / `outcomes`.")]
     judging_usd: Annotated[Known, Field(description="Cost of these scores.")]
     input_tokens: Annotated[Known, Field(description="Of the agents, per investigation.")]
     output_tokens: Known
-    agent_usd: Annotated[
-        Known, Field(description="Cost of these tokens where the models of the agents have prices.")
-    ]
+    agent_usd: Annotated[Known, Field(description="Cost of these tokens, for models with prices.")]
     duration_s: Annotated[Known, Field(description="Duration of the investigations.")]
 
 
@@ -120,9 +114,7 @@ class ChainTrends:
     chains_left_out: Annotated[int, Field(description="Chains beyond the first 500.")]
 
 
-async def every_chain(
-    database: Database, selection: Selection, day_of: DayOf = "scored"
-) -> list[ChainAverages]:
+async def every_chain(database: Database, selection: Selection, day_of: DayOf) -> list[ChainAverages]:
     """
     Read the figures for the selected chains, those with most scores first.
 
@@ -137,12 +129,12 @@ async def every_chain(
     return sorted(averages, key=lambda chain: (-chain.scores, chain.chain_id or ""))
 
 
-async def chain_trends(database: Database, selection: Selection, day_of: DayOf = "scored") -> ChainTrends:
+async def chain_trends(database: Database, selection: Selection, day_of: DayOf) -> ChainTrends:
     """Read the totals per day and the figures for every chain. Raises: DatabaseAway."""
     daily, chains = await asyncio.gather(
         trends(database, selection, day_of), every_chain(database, selection, day_of)
     )
-    return ChainTrends(daily.points, daily.left_out, chains[:MOST_CHAINS], len(chains[MOST_CHAINS:]))
+    return ChainTrends(*daily, chains[:MOST_CHAINS], len(chains[MOST_CHAINS:]))
 
 
 def _averages(chain_id: str | None, rows: Sequence[Mapping[str, Any]]) -> ChainAverages:

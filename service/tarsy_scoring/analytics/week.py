@@ -10,10 +10,10 @@ from typing import Any
 
 from tarsy_scoring.analytics.chain_averages import COLUMNS, Sums
 from tarsy_scoring.analytics.daily import NAMES, SUMS, Selection, midnight, read_counts
-from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
 from tarsy_scoring.scores.latest import has_no_later, is_completed
-from tarsy_scoring.scores.session_list import CUSTOM_PLAN
+from tarsy_scoring.scores.session_list import fetch_planned
 
 DAYS = 7
 FALSE_ALARMS = 0.05  # share of quiet weeks in which any chain may show a clear difference
@@ -69,7 +69,7 @@ class ChainWeek:
     A chain in both weeks.
 
     Args:
-        moved: Rows of `MOVED`.
+        moved: Rows of `MOVED` where the difference is clear; elsewhere names move by chance.
         worst: Rows of `LOWEST`.
         difference: Between mean totals under the judge with most totals in both weeks; None: no judge has both.
         reach: Half the interval around it; None: too few totals.
@@ -116,15 +116,10 @@ async def read_week(database: Database, today: date) -> Week:
     chains = compare_weeks(weeks)
     by_id = {chain.chain_id: chain for chain in chains[:CHAINS_SHOWN]}
     for row in moved:
-        if row["chain_id"] in by_id:
+        if row["chain_id"] in by_id and by_id[row["chain_id"]].is_clear:
             by_id[row["chain_id"]].moved.append(row)
-
-    async def find_lowest(connection: Connection) -> list[Any]:
-        await connection.execute(CUSTOM_PLAN)
-        names = [name for name in by_id if name is not None]
-        return await connection.fetch(database.sql(LOWEST), names, midnight(since), sorted(DOUBTFUL_FLAGS))
-
-    for row in await database.once(find_lowest):
+    names = [name for name in by_id if name is not None]
+    for row in await fetch_planned(database, LOWEST, names, midnight(since), sorted(DOUBTFUL_FLAGS)):
         by_id[row["chain_id"]].worst.append(row)
     return Week(since, chains)
 

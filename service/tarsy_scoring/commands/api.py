@@ -90,16 +90,15 @@ async def _serve(
         metrics_port=metrics_port,
         kafka=settings.kafka_bootstrap_servers is not None,
     )
-    click.echo(f"listening on {address_of(listening)}")
+    if settings.log_format != "json":  # a collector of JSON lines finds the address in the log
+        click.echo(f"listening on {address_of(listening)}")
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(serve(app, settings, listening, stopping))
         if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
             app.state.has_started = True
             parts.metrics.database_up.set(1)
-            beside = [
-                group.create_task(parts.database.send_notifications()),
-                group.create_task(gateway.run(stopping)),
-            ]
+            beside = (parts.database.send_notifications(), gateway.run(stopping))
+            running = [group.create_task(loop) for loop in beside]
             await asyncio.wait({serving})
-            for task in beside:
+            for task in running:
                 task.cancel()

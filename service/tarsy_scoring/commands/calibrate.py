@@ -1,4 +1,4 @@
-"""`calibrate LABELS.csv`: measures how well the judge agrees with people's labels."""
+"""`calibrate`: measures how well the judge agrees with people's labels."""
 
 import sys
 from dataclasses import asdict
@@ -14,22 +14,22 @@ from tarsy_scoring.commands.shared import (
     require_criteria,
     run_on_parts,
 )
-from tarsy_scoring.labels import calibration
 from tarsy_scoring.labels.calibration import Label, TrustCard
 from tarsy_scoring.labels.label_file import read_labels
-from tarsy_scoring.labels.labels import known_criteria, scores_by_judge
+from tarsy_scoring.labels.labels import compare, counted_labels, known_criteria
 from tarsy_scoring.wiring import Parts
 
 
 @click.command()
-@click.argument("labels_file", metavar="LABELS.csv", type=click.Path(path_type=Path))
+@click.argument("labels_file", metavar="[LABELS.csv]", required=False, type=click.Path(path_type=Path))
 @click.option("--criteria", metavar="NAME", help="Only scores under these criteria.")
 @json_option
-def calibrate(labels_file: Path, criteria: str | None, as_json: bool) -> None:
+def calibrate(labels_file: Path | None, criteria: str | None, as_json: bool) -> None:
     """
     Measure how well the judge agrees with labels.
 
-    Each criteria and judge fingerprint is measured by itself. LABELS.csv has a header and a line per label:
+    Each criteria and judge fingerprint is measured by itself. Without a file the stored labels count: those
+    given here, and reviews in TARSy. LABELS.csv has a header and a line per label:
     `session_id`, `outcome` (correct, partial, wrong; accurate, partially_accurate, inaccurate; a band's id;
     unknown), or `number` (0-100), or both; also `selection` (`random`, or `picked` for sessions
     chosen for review, which are shown by themselves as well). Exit status 1: no label matches a
@@ -47,10 +47,11 @@ def calibrate(labels_file: Path, criteria: str | None, as_json: bool) -> None:
         band_ids = {name for c in parts.registry for name in c.bands} | {
             b.id for each in bands.values() for b in each
         }
-        labels = read_labels(labels_file, band_ids)
-        sessions = sorted({label.session_id for label in labels})
-        scores = await scores_by_judge(parts.database, sessions, criteria)
-        return labels, calibration.calibrate(labels, scores, bands)
+        if labels_file is None:
+            labels, _ = await counted_labels(parts.database)
+        else:
+            labels = read_labels(labels_file, band_ids)
+        return labels, await compare(parts.database, labels, bands, criteria)
 
     labels, found = run_on_parts(work)
     document = {

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 
 import click
@@ -87,9 +87,10 @@ def show_dead_letter(place: str, as_json: bool) -> None:
     async def work(parts: Parts) -> dict[str, Any]:
         groups = await _found(parts)
         (letter,) = _find(groups, [place])
-        body = await original_of(parts.database, letter)
         group = next(one for one in groups if letter in one[0])
-        return _document(group, letter) | {"value": preview(body.value if body else letter.value)}
+        [whole] = [found async for found in _whole(parts, [place])] or [letter]
+        body = await original_of(parts.database, whole)
+        return _document(group, letter) | {"value": preview(body.value if body else whole.value)}
 
     document = run_on_parts(work)
     if as_json:
@@ -140,14 +141,16 @@ async def _replay(parts: Parts, letters: Sequence[DeadLetter]) -> list[str]:
     settings = parts.settings
     topics = (settings.topic_session_completed, settings.topic_rescore_requested)
     refused: list[str] = []
+    left = {letter.place for letter in letters}
     away: set[str] = set()  # topics that did not take a letter in time: each try waits for 15 s
     publisher = Publisher(settings)
     try:
         await audited(parts.database, "replay", letters=len(letters))
         erased = await erased_hashes(parts.database)
         with progress_bar("replaying", len(letters)) as show:
-            for number, letter in enumerate(letters):
-                show(number)
+            async for letter in _whole(parts, left.copy()):
+                show(len(letters) - len(left))
+                left.discard(letter.place)
                 topic = letter.origin.topic if letter.origin else ""
                 try:
                     if topic in away:
@@ -167,12 +170,14 @@ async def _replay(parts: Parts, letters: Sequence[DeadLetter]) -> list[str]:
                     refused.append(str(error))
     finally:
         await publisher.stop()
-    return refused
+    return refused + [f"dead letter {place}: the topic no longer has it" for place in sorted(left)]
 
 
 async def _found(parts: Parts) -> list[_Group]:
     """
     The messages whose dead letters Kafka still keeps, with what the database knows of them.
+
+    The letters have no content: together their messages may not fit into memory.
 
     Raises:
         BrokerAway: They cannot be read now.
@@ -187,10 +192,19 @@ async def _found(parts: Parts) -> list[_Group]:
             "create it, let a worker do it with SCORING_CREATE_TOPICS=true, "
             "or correct SCORING_TOPIC_DEAD_LETTERS"
         )
-    groups = group_by_origin([read_dead_letter(r) async for r in read_topic(settings, topic)])
+    letters = [read_dead_letter(r).without_content() async for r in read_topic(settings, topic)]
+    groups = group_by_origin(letters)
     places = [position_in(group[-1].origin) if group[-1].origin else None for group in groups]
     rows = await replays_of(parts.database, [place for place in places if place is not None])
     return [(group, rows.get(place) if place else None) for group, place in zip(groups, places, strict=True)]
+
+
+async def _whole(parts: Parts, places: Collection[str]) -> AsyncIterator[DeadLetter]:
+    """Read the topic once more, for the letters at these places with their content, one by one."""
+    async for record in read_topic(parts.settings, parts.settings.topic_dead_letters):
+        letter = read_dead_letter(record)
+        if letter.place in places:
+            yield letter
 
 
 def _find(groups: Sequence[_Group], places: Sequence[str]) -> list[DeadLetter]:
@@ -216,7 +230,7 @@ def _document(group: _Group, letter: DeadLetter) -> dict[str, Any]:
         "failed_at": letter.failed_at,
         **{f"original_{name}": getattr(letter.origin, name, None) for name in came_from},
         "key": letter.key.decode("utf-8", "replace") if letter.key else None,
-        "bytes": len(letter.value or b""),
+        "bytes": letter.size_bytes,
         "body_id": letter.body_id,
         "places": [one.place for one in letters],
         "replayed_at": row["replayed_at"] if row else None,

@@ -16,6 +16,7 @@ from tarsy_scoring.commands.shared import (
     sessions_argument,
     yes_option,
 )
+from tarsy_scoring.memory.tables import forget
 from tarsy_scoring.retention import erasure, persons
 from tarsy_scoring.retention.erasure import Inventory, inventory
 from tarsy_scoring.wiring import Parts
@@ -23,9 +24,7 @@ from tarsy_scoring.wiring import Parts
 
 @click.command()
 @sessions_argument(required=False)
-@click.option(
-    "--person", metavar="NAME", type=not_blank, help="Replace this name of a person, instead of sessions."
-)
+@click.option("--person", metavar="NAME", type=not_blank, help="Replace this person's name, instead.")
 @yes_option
 @json_option
 def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> None:
@@ -42,13 +41,15 @@ def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> 
     stay as they are.
 
     Copies in Kafka, logs and backups expire with their own retention. Scores written back to TARSy belong to
-    TARSy.
+    TARSy; lessons in TARSy's memory are deleted where the role may delete there.
     """
     if (person is not None) == bool(sessions):
         raise click.UsageError("name sessions, or a person with --person")
     if person is not None:
         _erase_person(person, yes=yes, as_json=as_json)
         return
+
+    memories: dict[str, str | None] = {}
 
     async def work(parts: Parts) -> dict[str, Inventory]:
         found = {}
@@ -58,6 +59,7 @@ def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> 
                     found[session_id] = await erasure.erase(
                         parts.database, parts.leases, session_id, by=asker()
                     )
+                    memories[session_id] = await forget(parts.settings, session_id)
                 else:
                     found[session_id] = await inventory(parts.database, session_id)
                 show(len(found))
@@ -70,6 +72,7 @@ def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> 
             "erased": yes and not of.is_empty,
             "rows": of.rows,
             "open_scores": of.open_scores,
+            "tarsy_memory": memories.get(session_id),
         }
         for session_id, of in found.items()
     ]
@@ -80,6 +83,8 @@ def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> 
         is_running = of.open_scores and not yes
         more = f"; {of.open_scores} pending or running, to be cancelled" if is_running else ""
         click.echo(f"{session_id}: {'erased: ' if yes and not of.is_empty else ''}{_in_words(of.rows)}{more}")
+        if words := memories.get(session_id):
+            click.echo(f"  TARSy's memory: {words}")
     _advise(is_needed=not yes and any(not of.is_empty for of in found.values()))
 
 

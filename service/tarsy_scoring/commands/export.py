@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from tarsy_scoring.commands.shared import FAILED, audited, counted, plain, run_on_parts, time_option
 from tarsy_scoring.scores.export import export_scores, written
 from tarsy_scoring.scoring.training import training_lines
+from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.web.queries import ExportQuery
 from tarsy_scoring.wiring import Parts
@@ -41,9 +42,7 @@ def _filter_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @_filter_options
-@click.option(
-    "--with-session", is_flag=True, help="Training material: each line has the masked session as a chat."
-)
+@click.option("--with-session", is_flag=True, help="The same as --format chat: training material.")
 def export(with_session: bool, **options: Any) -> None:
     """
     Write scores to standard output, newest first. By default every completed production score.
@@ -53,11 +52,13 @@ def export(with_session: bool, **options: Any) -> None:
 
     --since and --until are about the time of the score, and not about the end of the session.
 
-    With --with-session each line is a chat for fine-tuning: `messages` with the alert and the investigation
-    as the judge read it, masked and up to the final analysis, which is the answer; `session_id`,
-    `total_score`, and `tarsy_scoring`, a text of JSON with the score and the labels of people. Needs the
-    timeline source as well. Exit status 1: scores were left out; stderr names each session with the reason.
+    With --format chat each line is a chat for fine-tuning: `messages` with the alert, the agents' tool calls
+    and results, masked, and the final analysis as the answer; `tools`; `session_id`, `total_score`, and
+    `tarsy_scoring`, a text of JSON with the score and the labels of people. Needs the timeline source, too.
+    Exit status 1: scores were left out; stderr names each session with the reason.
     """
+    if options["format"] == "chat":
+        with_session, options["format"] = True, None
     query = _query({name: value for name, value in options.items() if value not in (None, (), False)})
     if with_session and query.format == "csv":
         raise click.UsageError("--with-session writes JSON lines; leave out --format csv")
@@ -92,7 +93,7 @@ def _query(options: dict[str, Any]) -> ExportQuery:
 
 async def _write(parts: Parts, query: ExportQuery) -> int:
     await audited(parts.database, "export", **query.audited)
-    async for text, _ in written(export_scores(parts.reader, query.chosen), query.format):
+    async for text in written(export_scores(parts.reader, query.chosen), query.format):
         sys.stdout.buffer.write(text)
     sys.stdout.buffer.flush()
     return 0
@@ -116,7 +117,8 @@ async def _write_training(parts: Parts, query: ExportQuery) -> int:
         await source.check()
         await audited(parts.database, "export", **query.audited, with_session=True)
         batches = export_scores(parts.reader, query.chosen)
-        lines = training_lines(batches, parts.database, source, parts.settings, parts.registry)
+        masking = masking_of(parts.settings.config.masking_patterns)
+        lines = training_lines(batches, parts.database, source, masking)
         async for line in lines:
             file.write(line.text)
             if line.why_not:

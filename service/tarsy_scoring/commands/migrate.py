@@ -8,12 +8,8 @@ from tarsy_scoring.commands.shared import json_option, print_json, settings_of_e
 
 
 @click.command()
-@click.option(
-    "--phase", type=click.Choice(["pre", "post"]), help="`pre`: stop before the first clean-up revision."
-)
-@click.option(
-    "--down", metavar="REV", help="Go down to this revision; `base` removes every table and all scores."
-)
+@click.option("--phase", type=click.Choice(["pre", "post"]), help="`pre`: stop before the first clean-up.")
+@click.option("--down", metavar="REV", help="Go down to this revision; `base` removes tables and scores.")
 @json_option
 def migrate(phase: Any, down: str | None, as_json: bool) -> None:
     """

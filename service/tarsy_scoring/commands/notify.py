@@ -37,9 +37,7 @@ def notify(test: str | None) -> None:
     settings.require_kafka()
     check_login(settings)
     if not settings.config.notifications:
-        raise ConfigurationError(
-            "the file of SCORING_CONFIG has no `notifications`: there is nothing to send to"
-        )
+        raise ConfigurationError("the file of SCORING_CONFIG has no `notifications`: nothing to send to")
     from tarsy_scoring.notifications.loop import Notifier
     from tarsy_scoring.notifications.targets import open_target
 

@@ -10,10 +10,10 @@ from tarsy_scoring.commands.shared import (
     json_option,
     not_blank,
     print_json,
+    require_known,
     run_on_parts,
     settings_of_environment,
 )
-from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.limits.fleet import read_pauses
 from tarsy_scoring.limits.rules import Pause
 from tarsy_scoring.wiring import Parts
@@ -23,9 +23,7 @@ SEEN = "workers see it within seconds"
 
 @click.command()
 @click.option("--chain", type=not_blank, metavar="NAME", help="Only the scores of this chain.")
-@click.option(
-    "--provider", metavar="NAME", help="Only calls of this provider; with --chain, only for that chain."
-)
+@click.option("--provider", metavar="NAME", help="Only this provider; with --chain, only for that chain.")
 @click.option("--reason", metavar="TEXT", help="Stored with the pause and shown beside it.")
 @click.option("--list", "only_list", is_flag=True, help="List the pauses; change nothing.")
 @json_option
@@ -40,13 +38,10 @@ def pause(
     resume` lifts pauses.
     """
     settings = settings_of_environment()
-    if only_list and (chain is not None or provider is not None or reason is not None):
+    if only_list and any((chain, provider, reason)):
         raise click.UsageError("--list shows all pauses; it goes with no other option than --json")
-    known = settings.config.providers
-    if provider is not None and provider not in known:
-        raise click.BadParameter(
-            f"no provider is called {provider!r}{suggest(provider, known)}", param_hint="--provider"
-        )
+    if provider is not None:
+        require_known("provider", provider, settings.config.providers, "--provider")
 
     async def work(parts: Parts) -> list[Pause]:
         if not only_list:

@@ -15,14 +15,14 @@ from tarsy_scoring.commands.shared import (
     yes_option,
 )
 from tarsy_scoring.retention.erasure import erase
-from tarsy_scoring.retention.pruning import COUNT_LIMIT, Keep, Pruner
+from tarsy_scoring.retention.pruning import COUNT_LIMIT, Pruner, days_to_keep
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions, sessions_gone
 from tarsy_scoring.wiring import Parts
 
 
 @click.command()
 @click.option(
-    "--keep", type=click.IntRange(1, 36_500), metavar="DAYS", help="Days, in place of SCORING_RETENTION_DAYS."
+    "--keep", type=click.IntRange(1, 36_500), metavar="DAYS", help="In place of SCORING_RETENTION_DAYS."
 )
 @click.option("--deleted-upstream", is_flag=True, help="Erase sessions that TARSy has deleted, instead.")
 @yes_option
@@ -46,7 +46,7 @@ def prune(keep: int | None, deleted_upstream: bool, yes: bool, as_json: bool) ->
     async def work(parts: Parts) -> Mapping[str, int]:
         if deleted_upstream:
             return await _follow_deletions(parts, yes=yes)
-        pruner = Pruner(parts.database, Keep.of(settings, keep))
+        pruner = Pruner(parts.database, days_to_keep(settings.retention_days if keep is None else keep))
         if not yes:
             return await pruner.count()
         await audited(parts.database, "prune", keep_days=keep)

@@ -1,5 +1,6 @@
 """`report`: documents that summarise many scores."""
 
+from dataclasses import asdict
 from datetime import datetime
 
 import click
@@ -8,11 +9,14 @@ from rich.console import Console
 from tarsy_scoring.analytics.approaches import read_approaches
 from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.commands.shared import json_option, print_json, print_text, run_on_parts, time_option
+from tarsy_scoring.labels.disagreements import read_disagreements
 
 MOST_APPROACHES, MOST_TOOLS = 20, 50  # the most frequent ones
 
-_since = click.option("--since", type=time_option, help="Only scores completed since (RFC 3339, or a date).")
-_chain = click.option("--chain", metavar="NAME", help="Only scores of this chain.")
+since_option = click.option(
+    "--since", type=time_option, metavar="TIME", help="Only scores completed since (RFC 3339, or a date)."
+)
+chain_option = click.option("--chain", metavar="NAME", help="Only scores of this chain.")
 
 
 @click.group(no_args_is_help=True)
@@ -21,8 +25,8 @@ def report() -> None:
 
 
 @report.command("approaches")
-@_since
-@_chain
+@since_option
+@chain_option
 @json_option
 def approaches(since: datetime | None, chain: str | None, as_json: bool) -> None:
     """
@@ -37,9 +41,23 @@ def approaches(since: datetime | None, chain: str | None, as_json: bool) -> None
     print_json(document) if as_json else print_text("approaches.txt", document)
 
 
+@report.command("disagreements")
+@click.option("--since", type=time_option, help="Only sessions labelled since (RFC 3339, or a date).")
+@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
+@json_option
+def disagreements(since: datetime | None, chain: str | None, as_json: bool) -> None:
+    """
+    Report where judge and people say the opposite.
+
+    Lists the sessions, newest label first, with both reasons, and counts them by chain and failure tag.
+    """
+    document = asdict(run_on_parts(lambda parts: read_disagreements(parts.database, chain, since=since)))
+    print_json(document) if as_json else print_text("disagreements.txt", document)
+
+
 @report.command("missing-tools")
-@_since
-@_chain
+@since_option
+@chain_option
 @json_option
 def missing_tools(since: datetime | None, chain: str | None, as_json: bool) -> None:
     """

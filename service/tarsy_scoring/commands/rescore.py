@@ -1,12 +1,12 @@
 """
 `rescore` and `backfill`: request scores for sessions, again or for the first time.
 
-A selection is shown first, with the estimated cost, and is sent only with --yes.
+They are shown first, with the estimated cost. A terminal is asked; elsewhere a selection needs --yes.
 """
 
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,7 @@ from tarsy_scoring.commands.shared import (
     audited,
     counted,
     json_option,
+    may_spend,
     not_blank,
     print_json,
     print_text,
@@ -26,10 +27,11 @@ from tarsy_scoring.commands.shared import (
     run_on_parts,
     sessions_argument,
     settings_of_environment,
+    spend_option,
     time_option,
-    yes_option,
 )
 from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.selection import CostEstimate, estimate_of, never_scored, obsolete_sessions
 from tarsy_scoring.timeline.model import FoundSession
@@ -43,26 +45,17 @@ _LEFT_OUT = {"disabled": "where automatic scoring is off", "sampled_out": "outsi
 
 @click.command()
 @sessions_argument(required=False)
-@click.option(
-    "--obsolete", is_flag=True, help="All sessions whose score used other criteria than their chain has now."
-)
+@click.option("--obsolete", is_flag=True, help="All sessions scored under other criteria than their chain's.")
 @click.option("--failed", is_flag=True, help="All sessions whose newest score failed or timed out.")
+@click.option("--error-kind", type=not_blank, metavar="KIND", help="With --failed: only of this kind.")
 @click.option(
-    "--error-kind", type=not_blank, metavar="KIND", help="With --failed: only failures of this kind."
-)
-@click.option(
-    "--since",
-    type=time_option,
-    metavar="TIME",
-    help="Only scores created since then (RFC 3339, or a date), whenever their session ended.",
+    "--since", type=time_option, metavar="TIME", help="Only scores created since (RFC 3339, or a date)."
 )
 @click.option("--chain", type=not_blank, metavar="NAME", help="Only sessions of this chain.")
 @click.option("--criteria", metavar="NAME", help="Score under these criteria instead of the chain's.")
-@click.option(
-    "--without-reference", is_flag=True, help="Judge without the stored references of the sessions."
-)
+@click.option("--without-reference", is_flag=True, help="Judge without the references of the sessions.")
 @click.option("--reason", metavar="TEXT", help="Kept with the request.")
-@yes_option
+@spend_option
 @json_option
 def rescore(
     sessions: list[str],
@@ -74,7 +67,6 @@ def rescore(
     criteria: str | None,
     without_reference: bool,
     reason: str | None,
-    yes: bool,
     as_json: bool,
 ) -> None:
     """
@@ -83,8 +75,9 @@ def rescore(
     A session with references is judged against the newest. Trends count scores without a reference: renew
     these with --without-reference.
 
-    Named sessions are scored before everything else, a selection after everything else. Without --yes a
-    selection is only shown: the number of sessions, and tokens and cost estimated from earlier scores.
+    Named sessions are scored before everything else, a selection after everything else. The number of
+    sessions is shown first, with tokens and cost estimated from earlier scores. Without a terminal to ask
+    at, named sessions are sent, and a selection only with --yes.
 
     Sessions are not looked up in the timeline source: scores of missing ones fail as session_not_found.
     """
@@ -129,7 +122,7 @@ def rescore(
             )
             for session in await select(parts)
         ]
-        await _show_or_send(parts, requests, yes=yes, as_json=as_json, is_selection=is_selection)
+        await _show_or_send(parts, requests, as_json=as_json, is_named=not is_selection, left_out=None)
 
     run_on_parts(work, settings)
 
@@ -143,22 +136,18 @@ def rescore(
     help="Sessions that ended since then (RFC 3339, or a date).",
 )
 @click.option("--chain", type=not_blank, metavar="NAME", help="Only sessions of this chain.")
-@click.option(
-    "--all",
-    "takes_all",
-    is_flag=True,
-    help="Also sessions where scoring is off, and those outside the sample.",
-)
-@yes_option
+@click.option("--all", "takes_all", is_flag=True, help="Also where scoring is off, and outside the sample.")
+@spend_option
 @json_option
-def backfill(since: datetime, chain: str | None, takes_all: bool, yes: bool, as_json: bool) -> None:
+def backfill(since: datetime, chain: str | None, takes_all: bool, as_json: bool) -> None:
     """
     Request scores of finished sessions that were never scored.
 
     The oldest come first. Lists the sessions of the timeline source and takes those without a score that
     would be scored automatically: by auto_score_statuses, enabled and sample_rate of their chain. It says how
-    many were left out, which --all takes too. Without --yes it only shows the number of sessions, and tokens
-    and cost estimated from scores of their chains. They are scored after everything else.
+    many were left out, which --all takes too, and shows the number of sessions, and tokens and cost estimated
+    from scores of their chains. Without a terminal to ask at, nothing is sent without --yes. They are scored
+    after everything else.
     """
 
     async def work(parts: Parts) -> None:
@@ -180,7 +169,7 @@ def backfill(since: datetime, chain: str | None, takes_all: bool, yes: bool, as_
             reasons = [parts.inbox.policy.rejection(request, request.chain_id) for request in requests]
             requests = [r for r, why_not in zip(requests, reasons, strict=True) if why_not is None]
             left_out.update(why_not for why_not in reasons if why_not is not None)
-        await _show_or_send(parts, requests, yes=yes, as_json=as_json, left_out=left_out)
+        await _show_or_send(parts, requests, as_json=as_json, is_named=False, left_out=left_out)
 
     run_on_parts(work)
 
@@ -208,31 +197,23 @@ async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) 
 
 
 async def _show_or_send(
-    parts: Parts,
-    requests: Sequence[Request],
-    *,
-    yes: bool,
-    as_json: bool,
-    is_selection: bool = True,
-    left_out: Mapping[str, int] | None = None,
+    parts: Parts, requests: Sequence[Request], *, as_json: bool, is_named: bool, left_out: Counter[str] | None
 ) -> None:
     """
-    Send requests for named sessions. Of a selection, show the estimated cost, and send it only if `yes` is set.
+    Show the estimated cost of requests, and send them if the user agrees.
 
     Args:
         left_out: How many sessions the selection leaves out, by reason; None: it comes from stored
             scores, and the source may have lost some of these sessions.
     """
-    document: dict[str, Any] = {"sessions": len(requests)}
-    if is_selection:
-        estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
-        document["estimate"] = estimate_document(estimate)
-        if not as_json:
-            show_estimate(estimate)
-            _show_unsent(requests, left_out)
-    counts = await _send(parts, requests) if yes or not is_selection else Counter[str]()
-    is_done = bool(counts) or not requests
+    estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
+    show_estimate(estimate, err=as_json)
+    if not as_json:
+        _show_unsent(requests, left_out)
+    is_done = not requests or may_spend(previews=True, is_named=is_named)
+    counts = await _send(parts, requests) if is_done else Counter[str]()
     if as_json:
+        document = {"sessions": len(requests), "estimate": estimate_document(estimate)}
         document |= {"dispositions": counts, "done": is_done}
         print_json(document if left_out is None else document | {"left_out": left_out})
     elif is_done:
@@ -271,6 +252,15 @@ def estimate_document(estimate: CostEstimate) -> dict[str, Any]:
     return {"chains": chains, "tokens": tokens, "cost_usd": asdict(estimate.cost_usd)}
 
 
-def show_estimate(estimate: CostEstimate) -> None:
+def show_estimate(estimate: CostEstimate, *, err: bool = False) -> None:
     """Print what a selection will probably cost."""
-    print_text("estimate.txt", {"sessions": estimate.sessions} | estimate_document(estimate))
+    document = {"sessions": estimate.sessions, "times": estimate.times} | estimate_document(estimate)
+    print_text("estimate.txt", document, err=err)
+
+
+async def ask_to_spend(database: Database, sessions: Iterable[str], times: int = 1) -> None:
+    """Show on stderr what it costs to judge stored sessions so many times. Raises: See `may_spend`."""
+    estimate = await estimate_of(database, dict.fromkeys(sessions), times)
+    show_estimate(estimate, err=True)
+    if estimate.sessions:
+        may_spend()

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,16 +15,19 @@ from tarsy_scoring.commands.shared import (
     asker,
     counted,
     json_option,
+    may_spend,
     print_json,
     print_text,
+    require_known,
     run,
+    spend_option,
     usd,
 )
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import Unscorable
+from tarsy_scoring.errors import RetryLater, Unscorable
 from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, GivenReference
-from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
+from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria, read_criteria_file
 from tarsy_scoring.scoring.offline import DryRun
 from tarsy_scoring.scoring.offline import dry_run as plan
 from tarsy_scoring.timeline.files import load_session_file, parse_session
@@ -45,8 +49,16 @@ from tarsy_scoring.timeline.text import storable
     type=click.File(encoding="utf-8"),
     help="Judge against this text: the cause as it is known now.",
 )
+@click.option("--criteria", metavar="NAME|FILE", help="Try these criteria: a name, or a criteria file.")
+@spend_option
 def score(
-    file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str | None, reference_file: TextIO | None
+    file: Path,
+    as_json: bool,
+    no_judge: bool,
+    dry_run: bool,
+    chain: str | None,
+    reference_file: TextIO | None,
+    criteria: str | None,
 ) -> None:
     """
     Score one session file; needs neither Kafka nor a database.
@@ -60,17 +72,13 @@ def score(
     session, or the reference is not a text of 1 to 20,000 characters in UTF-8.
     """
     settings = load_settings()
-    registry = load_criteria(settings.config.criteria_dirs)
-    if chain is not None and chain not in settings.config.chains:
-        known = ", ".join(sorted(settings.config.chains)) or "none is configured"
-        raise click.BadParameter(f"no chain is called {chain!r} (known: {known})", param_hint="--chain")
+    registry = _with_tried(load_criteria(settings.config.criteria_dirs), criteria)
+    if chain is not None:
+        require_known("chain", chain, settings.config.chains, "--chain")
     if reference_file and no_judge:
         raise click.UsageError("--reference needs the judge and excludes --no-judge")
     given, shown = _read_reference(reference_file) if reference_file else None, None
-    session_id, chain_id = (
-        storable(file.stem),
-        chain,
-    )  # as in a folder of sessions, where the content is of no use
+    session_id, chain_id = storable(file.stem), chain  # as in a folder, where the content is of no use
     try:
         timeline = parse_session(load_session_file(file, settings.max_session_bytes))
         session_id, chain_id = timeline.session_id, chain or timeline.chain_id
@@ -82,6 +90,11 @@ def score(
             planned = plan(settings, registry, timeline, chain)
             _show_dryrun(planned, may_judge_again=of_chain.may_judge_again, as_json=as_json)
             return
+        if with_judge:
+            with suppress(Unscorable, RetryLater):  # then there is no call, and the document says why
+                planned = plan(settings, registry, timeline, chain)
+                click.echo(_cost_in_words(planned, may_judge_again=of_chain.may_judge_again), err=True)
+                may_spend(is_named=True)
         scored = _score(settings, registry, timeline, chain, with_judge=with_judge, reference=shown)
     except Unscorable as error:
         if dry_run or not as_json:
@@ -91,6 +104,19 @@ def score(
     print_json(scored) if as_json else print_text("score.txt", scored)
     has_no_score = scored["status"] != "completed" or (with_judge and scored["total_score"] is None)
     sys.exit(FAILED if has_no_score or scored["outcome"] == "fail" else 0)
+
+
+def _with_tried(registry: CriteriaRegistry, criteria: str | None) -> CriteriaRegistry:
+    """The criteria, where those with this name, or in this file, are tried. Raises: BadParameter."""
+    if criteria is None or criteria in registry:
+        return CriteriaRegistry(registry, criteria)
+    if not Path(criteria).is_file():
+        known = ", ".join(c.name for c in registry)
+        raise click.BadParameter(
+            f"no criteria and no file are called {criteria!r} (known: {known})", param_hint="--criteria"
+        )
+    own = read_criteria_file(Path(criteria))
+    return CriteriaRegistry([*registry, own], own.name)
 
 
 def _read_reference(file: TextIO) -> GivenReference:
@@ -156,10 +182,11 @@ def _failed_document(
     from tarsy_scoring.scores.document import document, unstored_row
 
     of_chain = settings.chain(chain_id)
-    criteria = of_chain.criteria
+    criteria = registry.tried or of_chain.criteria
     current = registry.of_chain(of_chain).criteria_hash if criteria in registry else None
     row = {
         **unstored_row(session_id, chain_id, criteria, current, datetime.now(UTC)),
+        "purpose": "shadow" if registry.tried else "production",
         "status": "failed",
         "error_kind": error.error_kind,
         "error_message": str(error),

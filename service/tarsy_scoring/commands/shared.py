@@ -33,6 +33,14 @@ FAILED, ASKED_WRONGLY = 1, 2  # exit statuses; click ends with 2 for wrong usage
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 yes_option = click.option("--yes", is_flag=True, help="Do it; without this option, it is only counted.")
+# `may_spend` reads it.
+spend_option = click.option(
+    "--yes",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda context, _, yes: context.meta.update(yes=yes),
+    help="Spend what the estimate says, without asking.",
+)
 
 
 class FiniteRange(click.FloatRange):
@@ -165,7 +173,7 @@ def print_json(value: Any, *, on_one_line: bool = False) -> None:
     click.echo("".join(c if c.isprintable() or c == "\n" else dumps(c)[1:-1] for c in text))
 
 
-def print_text(template: str, document: Mapping[str, Any], *, room: str = "commands") -> None:
+def print_text(name: str, document: Mapping[str, Any], *, room: str = "commands", err: bool = False) -> None:
     """
     Print a document for people, with a template from `texts`; foreign text in it cannot control the terminal.
     """
@@ -179,7 +187,7 @@ def print_text(template: str, document: Mapping[str, Any], *, room: str = "comma
         lstrip_blocks=True,
     )
     texts.filters |= {"plain": plain, "counted": counted, "usd": usd}
-    click.echo(plain_lines(texts.get_template(template).render(document)).rstrip("\n"))
+    click.echo(plain_lines(texts.get_template(name).render(document)).rstrip("\n"), err=err)
 
 
 @contextmanager
@@ -196,6 +204,27 @@ def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]
         endless, length=total, label=what, show_pos=True, file=sys.stderr, hidden=is_hidden
     ) as bar:
         yield lambda done: bar.update(done - bar.pos)
+
+
+def may_spend(*, previews: bool = False, is_named: bool = False) -> bool:
+    """
+    Whether to make the calls whose estimate was shown: with `--yes`, or after a question at a terminal.
+
+    Args:
+        previews: Without a terminal and without `--yes` the command has done its work: it is False then.
+        is_named: The user named each session; without a terminal that is the order.
+
+    Raises:
+        click.Abort: The answer is no.
+        click.UsageError: There is no terminal to ask at, no `--yes`, and the command does not preview.
+    """
+    if click.get_current_context().meta["yes"]:
+        return True
+    if sys.stdin.isatty():
+        return click.confirm("Spend this?", abort=True, err=True)
+    if not (previews or is_named):
+        raise click.UsageError("nothing was sent: there is no terminal to ask at; add --yes to send it")
+    return is_named
 
 
 def usd(amount: float) -> str:
@@ -250,10 +279,18 @@ def require_criteria(registry: "CriteriaRegistry", name: str, also: Iterable[str
     Raises:
         click.BadParameter: Listing the known names.
     """
-    known = {c.name for c in registry} | set(also)
-    if name not in known:
-        names = ", ".join(sorted(known))
-        raise click.BadParameter(f"no criteria are called {name!r} (known: {names})", param_hint="--criteria")
+    require_known("criteria", name, {c.name for c in registry} | set(also), "--criteria")
+
+
+def require_known(what: str, name: str, known: Iterable[str], option: str) -> None:
+    """Refuse an unknown name. Raises: click.BadParameter: Listing the known names."""
+    from tarsy_scoring.config.explain import nearest
+
+    if name not in (names := sorted(known)):
+        verb, hint = "are" if what == "criteria" else "is", f"(known: {', '.join(names) or 'none'})"
+        raise click.BadParameter(
+            f"no {what} {verb} called {name!r} {hint}{nearest(name, names)}", param_hint=option
+        )
 
 
 def time_option(text: str) -> datetime:

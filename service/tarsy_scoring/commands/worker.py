@@ -18,6 +18,7 @@ from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.kafka.publisher import STOP_TIMEOUT_S
 from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.memory.loop import Memories, memories_of
 from tarsy_scoring.outbox.relay import Relay
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.recent import Recent
@@ -105,7 +106,7 @@ async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyn
     async with serve_metrics(settings, metrics.registry, health) as port:
         log.info("service.starting", roles=roles, metrics_port=port)
         async with open_parts(settings, metrics) as parts:
-            parts.database.avoid_scans()
+            parts.database.plan_once()
             if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
                 await _run_roles(parts, roles, health, stopping)
     log.info("service.stopped")
@@ -149,9 +150,7 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
             async with asyncio.timeout(FLUSH_S):
                 await asyncio.gather(*ending, tracing.close())
         except TimeoutError:
-            log.warning(
-                "worker.not_flushed", timeout_s=FLUSH_S, effect="other workers publish the remaining events"
-            )
+            log.warning("worker.not_flushed", timeout_s=FLUSH_S, effect="other workers publish the rest")
         for task in watching:
             task.cancel()
 
@@ -211,7 +210,7 @@ async def _judge(parts: Parts, health: Health, stopping: asyncio.Event, tracing:
     # As a consumer group that was joined once. A later outage passes, while a source that never answered may
     # be the wrong one: a rollout must not replace working workers then.
     health.add(lambda: watched.unanswered)
-    health.read_circuits = parts.limits.open_circuits
+    health.details["not_called"] = parts.limits.open_circuits
     clients = create_clients(parts.settings, tracing=tracing)
     try:
         scorer = Scorer(
@@ -236,11 +235,15 @@ async def _judge(parts: Parts, health: Health, stopping: asyncio.Event, tracing:
         )
         log.info("worker.started", owner=str(worker.owner), slots=parts.settings.slots)
         calm_garbage_collector()
-        warning = asyncio.create_task(warn_of_self_judging(parts.settings, source))
+        beside = [asyncio.create_task(warn_of_self_judging(parts.settings, source))]
+        if memories_of(parts.settings):
+            beside.append(asyncio.create_task(Memories(scorer).run(stopping)))
         try:
             await worker.run(stopping)
         finally:
-            warning.cancel()
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
     finally:
         for client in clients.values():
             await client.close()
@@ -272,16 +275,9 @@ async def warn_of_self_judging(settings: Settings, source: TimelineSource) -> No
 
 def topics_of(settings: Settings, roles: tuple[Role, ...]) -> list[str]:
     """Topics that these roles use."""
-    topics = []
-    if "intake" in roles:
-        topics += [
-            settings.topic_session_completed,
-            settings.topic_rescore_requested,
-            settings.topic_dead_letters,
-        ]
-    if "relay" in roles:
-        topics.append(settings.topic_scoring_events)
-    return topics
+    taken_in = settings.topic_session_completed, settings.topic_rescore_requested, settings.topic_dead_letters
+    published = [settings.topic_scoring_events] if "relay" in roles else []
+    return [*(taken_in if "intake" in roles else ()), *published]
 
 
 async def _watch_backlog(parts: Parts) -> None:
@@ -315,3 +311,4 @@ def _watch_readiness(health: Health, database: Database, intake: Intake | None) 
     health.add(Recent(database_answers, LOOK_EVERY_S))
     if intake is not None:
         health.add(lambda: None if intake.has_joined else "the consumer group has not been joined yet")
+        health.details["not_read"] = intake.stopped_topics

@@ -30,7 +30,7 @@ from tarsy_scoring.config.values import (
 )
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
-DEFAULT_MODEL = "gpt-4.1"
+DEFAULT_MODEL = "gpt-4.1-mini"
 
 
 class TokenPrices(Frozen):
@@ -87,6 +87,17 @@ class ProviderSettings(Frozen):
         return self
 
 
+class MemorySettings(Frozen):
+    """The model that embeds TARSy's memories, as TARSy itself uses it."""
+
+    embedding_provider: str
+    """Provider whose endpoint serves `/embeddings`."""
+    model: NotBlank
+    """The model's name there."""
+    dimensions: int = Field(768, ge=1, le=16_000)
+    """Length of a vector."""
+
+
 class CompositeWeights(Frozen):
     """Weights of the composite score; only their proportions count."""
 
@@ -139,9 +150,23 @@ class ChainSettings(Frozen):
     """Tools (`server.tool`) whose argument is a command line."""
     gates: tuple[Gate, ...] = ()
     """Pass/fail checks, in order: see [gates](gates.md)."""
+    references: dict[Literal["from_reviews"], Literal["none", "inaccurate", "all"]] = Field(
+        default_factory=dict
+    )
+    """`{from_reviews}`: judge again against what reviewers wrote in TARSy: where they rated `inaccurate`, `all`,
+    or `none` (the default)."""
     # Annotated, so that the generated page shows one key instead of one for each weight.
     composite: Annotated[CompositeWeights, Field()] | None = None
     """Weights of the composite score: `{gate_weight, judge_weight, interaction_weight}`."""
+    memory: Annotated[MemorySettings, Field()] | None = None
+    """`{embedding_provider, model, dimensions}`: lessons of a session are written into
+    [TARSy's memory](bridge.md#memory); `null`: they are not."""
+
+    @property
+    def named_providers(self) -> list[tuple[str, str]]:
+        """Each provider that the chain names, with the key that names it."""
+        memory = [("memory.embedding_provider", self.memory.embedding_provider)] if self.memory else []
+        return [("providers", name) for name in self.providers] + memory
 
     @property
     def may_judge_again(self) -> bool:
@@ -175,6 +200,8 @@ class BudgetSettings(Frozen):
 class EvidenceSettings(Frozen):
     max_missing_share: Share = 0.0
     """Share of declared evidence that may be missing; above it a session is not scored."""
+    min_shown_share: Share = 0.3
+    """Share of a session's characters; a judge that saw less flags the score `mostly_unseen`."""
 
 
 class GateSettings(Frozen):
@@ -207,12 +234,15 @@ class Config(Frozen):
     criteria_dirs: tuple[Path, ...] = ()
     """Folders with your own criteria files."""
     evidence: EvidenceSettings = EvidenceSettings()
-    """`{max_missing_share}`: 0-1."""
+    """`{max_missing_share, min_shown_share}`: 0-1."""
     max_event_age_s: Positive | None = 86_400
     """Age above which a `session-completed` record is `stale`; `null`: no limit."""
     masking_patterns: dict[SecretKind, FindingPattern] = Field(default_factory=dict)
     """RE2 patterns of your own secrets by kind: `badge` becomes `[REDACTED:badge#1]`. The secret is the group
     of a pattern, or all of it. A change makes a new `judge_fingerprint`."""
+    references: dict[Literal["from_events"], bool] = Field(default_factory=dict)
+    """`{from_events}`, default true: references by `rescore-requested` count, and its producers are trusted.
+    `false`: the new score is judged without that reference, and flagged `reference_refused`."""
     gates: GateSettings = GateSettings()
     """Limits for gates that run commands or read files."""
 

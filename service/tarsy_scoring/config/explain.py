@@ -32,7 +32,7 @@ def _describe(fault: ErrorDetails, spell: Callable[[str], str]) -> str:
         parts[0] = spell(parts[0])
     key = ".".join(parts)
     if fault["type"] == "extra_forbidden":
-        return f"{key}: no such key{_nearest(parts[-1], set(_keys_of(Frozen)))}"
+        return f"{key}: no such key{nearest(parts[-1], set(_keys_of(Frozen)))}"
     if fault["type"] == "union_tag_invalid":
         return f"{key}.type: no such type{suggest(fault['ctx']['tag'], _TYPES)}"
     if fault["type"] == "union_tag_not_found":
@@ -62,9 +62,10 @@ def reason_of(fault: ErrorDetails) -> str:
 def suggest(name: str, known: Iterable[str]) -> str:
     """The nearest known name, or all of them if none is near."""
     names = sorted(known)
-    return _nearest(name, names) or f" (known: {', '.join(names)})"
+    return nearest(name, names) or f" (known: {', '.join(names)})"
 
 
-def _nearest(name: str, known: Collection[str]) -> str:
+def nearest(name: str, known: Collection[str]) -> str:
+    """The nearest known name as a question to append; empty where none is near."""
     close = get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

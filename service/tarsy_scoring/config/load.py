@@ -26,6 +26,11 @@ from tarsy_scoring.postgres.url import check_url
 _PREFIX = "SCORING_"
 _VARIABLES = {variable_of(field) for field in Settings.model_fields if field != "unknown_variables"}
 _VARIABLES |= {f"{variable_of(secret)}_FILE" for secret in SECRETS}
+# Variables of the first design, whose documents people still follow.
+_SUCCESSORS = {
+    "SCORING_LLM_MODEL": "SCORING_JUDGE_MODEL",
+    "SCORING_LLM_PROVIDER": "OPENAI_BASE_URL, or providers in the file of SCORING_CONFIG",
+}
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -56,11 +61,11 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def nearest_variable(unknown: str) -> str | None:
-    """The known variable that is spelt most like an unknown one; None if none is near."""
+    """The successor of an unknown variable, or the one that is spelt most like it; None if none is near."""
     # Without the prefix that all share, which would make any two names look alike.
     names = [name.removeprefix(_PREFIX) for name in sorted(_VARIABLES)]
     close = get_close_matches(unknown.removeprefix(_PREFIX), names, n=1)
-    return _PREFIX + close[0] if close else None
+    return _SUCCESSORS.get(unknown) or (_PREFIX + close[0] if close else None)
 
 
 def _secrets_in_files(environ: Mapping[str, str]) -> dict[str, str]:
@@ -125,9 +130,9 @@ def _inherit(chains: Any, defaults: Any) -> Any:
 
 def _require_known_providers(config: Config, where: str) -> None:
     unknown = [
-        f"{where}: {name}.providers: no provider is called {provider!r}{suggest(provider, config.providers)}"
+        f"{where}: {name}.{key}: no provider is called {provider!r}{suggest(provider, config.providers)}"
         for name, chain in config.named_chains.items()
-        for provider in chain.providers
+        for key, provider in chain.named_providers
         if provider not in config.providers
     ]
     if unknown:

@@ -136,10 +136,10 @@ class Settings(BaseSettings):
     unknown_criteria_grace_s: Positive = 900
     """Time after which a score fails if no worker has known its criteria, or names its chain."""
     dead_letter_max_share: float = Field(0.5, gt=0, le=1)
-    """Share of invalid messages among the last 1,000 (at least 100) of a topic above which intake stops
-    reading it; 1: no limit."""
+    """Share of invalid messages among the last 1,000 (at least 100) of a topic above which intake pauses
+    it; 1: no limit."""
     dead_letter_max_streak: int = Field(100, ge=1)
-    """Number of invalid messages in a row above which intake stops reading the topic."""
+    """Number of invalid messages in a row above which intake pauses the topic, for 30 s to 15 minutes."""
     retention_days: Days | None = None
     """Days to keep scores (`prune`); default: for ever."""
     api_host: str = "127.0.0.1"
@@ -152,7 +152,7 @@ class Settings(BaseSettings):
     """Port of `/metrics`, and of `/healthz` and `/readyz` of workers, bridge and insights; 0: any. Default:
     9090, of the API 9091."""
     api_hosts: str = ""
-    """Comma-separated host names that the API answers to, probes apart. Default: loopback names."""
+    """Comma-separated host names that API and `/metrics` answer to, probes apart. Default: loopback names."""
     public_url: HttpUrl | None = None
     """Address at which people reach the pages, for links in notifications; default: no links."""
     trusted_proxies: str = ""
@@ -162,8 +162,8 @@ class Settings(BaseSettings):
     JWT."""
     trusted_proxy_jwks_file: Path | None = None
     """JWK set that verifies these proxies' JWT, read again when it changes."""
-    trusted_proxy_user_header: HeaderName = "X-Forwarded-User"
-    """Header that names the user."""
+    trusted_proxy_user_header: HeaderName | None = None
+    """Header that names the user. Default: `X-Forwarded-User`, else `X-Forwarded-Email`."""
     trusted_proxy_groups_header: HeaderName = "X-Forwarded-Groups"
     """Header with the user's groups, comma-separated; a JWT has a claim `groups`."""
     trusted_proxy_write_groups: str = ""
@@ -185,13 +185,11 @@ class Settings(BaseSettings):
     """`SCORING_*` variables without a meaning."""
 
     @classmethod
-    def settings_customise_sources(
+    def settings_customise_sources(  # type: ignore[override]
         cls,
-        settings_cls: type[BaseSettings],
+        _: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        **_others: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Only arguments: `load_settings` reads variables, files with secrets and the YAML file."""
         return (init_settings,)
@@ -249,9 +247,7 @@ class Settings(BaseSettings):
     def require_kafka(self) -> str:
         """The brokers. Raises: SettingMissing: `SCORING_KAFKA_BOOTSTRAP_SERVERS` is not set."""
         if self.kafka_bootstrap_servers is None:
-            raise SettingMissing(
-                "SCORING_KAFKA_BOOTSTRAP_SERVERS is not set: give the brokers as host:port,..."
-            )
+            raise SettingMissing("SCORING_KAFKA_BOOTSTRAP_SERVERS is not set: give host:port,...")
         return self.kafka_bootstrap_servers
 
 

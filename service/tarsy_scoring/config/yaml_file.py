@@ -26,7 +26,7 @@ def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, ValueError) as error:  # a date or an integer that Python cannot hold is a ValueError
         raise ConfigurationError(f"SCORING_CONFIG: cannot read {path}: {error}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:  # the second: nested too deeply
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise ConfigurationError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from None

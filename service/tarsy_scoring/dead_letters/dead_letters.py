@@ -14,7 +14,7 @@ import hashlib
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,15 +37,16 @@ INSERT INTO {schema}.dead_letter_bodies (body_id, key, value, headers) VALUES ($
 ON CONFLICT (body_id) DO NOTHING
 """
 
-MOST_BODY_BYTES = 2**30
-# Bodies from the newest that exceeds the bound on drop out.
+MOST_BODY_BYTES, MOST_BODY_BYTES_OF_KEY = 2**30, 2**27
+# Bodies from the newest that exceeds a bound on drop out: that of all ($1), or that of their key ($2).
 DROP_OLD_BODIES = """
 DELETE FROM {schema}.dead_letter_bodies WHERE body_id IN (
   SELECT body_id FROM (
-    SELECT body_id, sum(coalesce(pg_column_size(key), 0) + coalesce(pg_column_size(value), 0)
-      + pg_column_size(headers)) OVER (ORDER BY created_at DESC, body_id) AS bytes
-    FROM {schema}.dead_letter_bodies
-  ) AS bodies WHERE bytes > $1
+    SELECT body_id, sum(size) OVER (ORDER BY created_at DESC, body_id) AS bytes,
+      sum(size) OVER (PARTITION BY key ORDER BY created_at DESC, body_id) AS bytes_of_key
+    FROM {schema}.dead_letter_bodies CROSS JOIN LATERAL (SELECT coalesce(pg_column_size(key), 0)
+      + coalesce(pg_column_size(value), 0) + pg_column_size(headers)) AS measured (size)
+  ) AS bodies WHERE bytes > $1 OR bytes_of_key > $2
 )
 """
 
@@ -112,6 +113,7 @@ class DeadLetter:
         place: `partition:offset` in the dead-letter topic.
         origin: None if the headers lack the original position.
         body_id: Set if PostgreSQL keeps the body; not always a UUID, if the letter is not ours.
+        size_bytes: Of the value, and `value_hash` as well, also where the value was left out.
     """
 
     place: str
@@ -123,6 +125,12 @@ class DeadLetter:
     value: bytes | None
     headers: Headers
     body_id: str | None
+    size_bytes: int
+    value_hash: bytes
+
+    def without_content(self) -> "DeadLetter":
+        """The letter without the value and the producer's headers, which may be large."""
+        return replace(self, value=None, headers=())
 
 
 async def write_dead_letter(
@@ -181,6 +189,8 @@ def read_dead_letter(record: Record) -> DeadLetter:
         value=record.value,
         headers=[(k, v) for k, v in record.headers if not k.startswith(PREFIX)],
         body_id=found.get("scoring-body-id"),
+        size_bytes=len(record.value or b""),
+        value_hash=hashlib.sha256(record.value or b"").digest(),
     )
 
 
@@ -194,7 +204,7 @@ def group_by_origin(letters: Iterable[DeadLetter]) -> list[list[DeadLetter]]:
     groups = defaultdict[Any, list[DeadLetter]](list)
     for letter in letters:
         origin = letter.origin
-        same = (position_in(origin), letter.value, letter.body_id) if origin else letter.place
+        same = (position_in(origin), letter.value_hash, letter.body_id) if origin else letter.place
         groups[same].append(letter)
     return [sorted(group, key=lambda letter: letter.failed_at) for group in groups.values()]
 
@@ -294,7 +304,7 @@ async def _store_body(database: Database, body_id: uuid.UUID, body: Body) -> Non
 
     async def store(connection: Connection) -> None:
         await connection.execute(database.sql(ADD_BODY), body_id, body.key, body.value, headers)
-        await connection.execute(database.sql(DROP_OLD_BODIES), MOST_BODY_BYTES)
+        await connection.execute(database.sql(DROP_OLD_BODIES), MOST_BODY_BYTES, MOST_BODY_BYTES_OF_KEY)
 
     await database.persist(store)
 

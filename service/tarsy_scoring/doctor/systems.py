@@ -14,6 +14,9 @@ from tarsy_scoring.kafka.connect import BrokerAway, check_brokers
 from tarsy_scoring.kafka.examine import TopicFacts, has_codecs, read_topics
 from tarsy_scoring.kafka.publisher import MAX_REQUEST_BYTES
 from tarsy_scoring.kafka.security import connection_options
+from tarsy_scoring.memory.loop import memories_of
+from tarsy_scoring.memory.tables import MemoryTables
+from tarsy_scoring.tarsy.reviews import open_reviews
 from tarsy_scoring.timeline.sources import open_timeline_source
 
 QUESTION = Question("analysis", [Message("user", "Reply with the word ready.")])
@@ -92,7 +95,7 @@ class _BrokerLooks:
 
 
 def source_checks(settings: Settings) -> list[Check]:
-    """The check of the timeline source."""
+    """The checks of the timeline source, and of the reviews that a bridge reads."""
 
     async def source() -> str:
         if settings.timeline_source is None:
@@ -104,7 +107,16 @@ def source_checks(settings: Settings) -> list[Check]:
             await opened.close()
         return f"{settings.timeline_source} can be read"
 
-    return [Check("source", source)]
+    async def reviews() -> str:
+        tarsy = open_reviews(settings)
+        try:
+            async with tarsy.transaction():
+                return "reviews in TARSy can be read"
+        finally:
+            await tarsy.close()
+
+    has_database = settings.timeline_database_url is not None
+    return [Check("source", source), *([Check("reviews", reviews, ["source"])] if has_database else [])]
 
 
 def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
@@ -127,11 +139,29 @@ def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
         found = "; ".join(words for words, _ in answers)
         if not all(has_answered for _, has_answered in answers):
             raise CheckFault(
-                found, "check base_url, model and key of each provider that failed, and the network"
+                found, "check base_url, model and key of the providers that failed, and the network"
             )
         return found
 
     return [Check("judge", judge)]
+
+
+def memory_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
+    """The check of TARSy's memory, which embeds a text (see `judge_checks`); none without `memory`."""
+    wanted = memories_of(settings)
+
+    async def memory() -> str:
+        if not (settings.write_back_database_url and with_judge):
+            raise NotChecked("--no-judge, or SCORING_WRITE_BACK_DATABASE_URL is not set")
+        tables, clients = MemoryTables(settings), create_clients(settings)
+        try:
+            return "; ".join([await tables.check(one, clients) for one in wanted])
+        finally:
+            await tables.close()
+            for client in clients.values():
+                await client.close()
+
+    return [Check("memory", memory)] if wanted else []
 
 
 async def _ask(client: JudgeClient) -> tuple[str, bool]:

@@ -2,7 +2,7 @@
 
 from genai_prices import Usage, calc_price
 
-from tarsy_scoring.timeline.model import Execution, Timeline
+from tarsy_scoring.timeline.model import Execution, Timeline, sum_if_known
 
 USD_DIGITS = 6  # decimal places; a sum of floats has digits that no price has
 
@@ -14,9 +14,8 @@ def agent_cost_usd(timeline: Timeline) -> float | None:
     A timeline does not say how many input tokens came from a cache, so all are charged in full. An execution
     records several names, of models and their providers. It has a price if exactly one of them does.
     """
-    costs = [_cost_usd(e) for stage in timeline.shown_stages for e in stage.executions]
-    known = [cost for cost in costs if cost is not None]
-    return round(sum(known), USD_DIGITS) if known and len(known) == len(costs) else None
+    cost_usd = sum_if_known(map(_cost_usd, timeline.shown_executions))
+    return None if cost_usd is None else round(cost_usd, USD_DIGITS)
 
 
 def _cost_usd(execution: Execution) -> float | None:

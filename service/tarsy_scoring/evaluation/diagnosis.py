@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tarsy_scoring.config.packaged import packaged_yaml
-from tarsy_scoring.evaluation.interaction import Counts, Interaction, printable
+from tarsy_scoring.evaluation.interaction import Interaction, printable
+from tarsy_scoring.events import Counts
 
 # One in four commands is a quarter already: shares of fewer mean nothing.
 MIN_COMMANDS = 5

@@ -8,13 +8,16 @@ the order of stages and executions does not change the result. `docs/interaction
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import re2
 from pydantic_core import from_json, to_json, to_jsonable_python
 
-from tarsy_scoring.timeline.model import LONGEST_SESSION, Event, Execution, Timeline, ToolCall
+from tarsy_scoring.events import Counts, InteractionTotals
+from tarsy_scoring.timeline.clean.masking import SHIPPED, Masking, mask_secrets
+from tarsy_scoring.timeline.model import LONGEST_SESSION, Event, Execution, Timeline, ToolCall, sum_if_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,32 +29,17 @@ class CommandRules:
         pattern: RE2 that finds commands in the arguments of shell tools; group 1 names the subcommand. None:
             every tool call is one command.
         shell_tools: Tools whose argument is a command line: `server.tool` or the bare tool name, `*` allowed.
+        masking: Masks the names of tools and subcommands.
     """
 
     pattern: str | None = None
     shell_tools: tuple[str, ...] = ()
+    masking: Masking = SHIPPED
 
 
 EVERY_CALL = CommandRules()
 LONGEST_NAME = 200  # characters of a tool or subcommand in the document; models invent long names
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """
-    Counts all commands, or those of a tool or subcommand. Rates are None where there are no commands.
-    """
-
-    total_commands: int
-    unique_commands: int
-    error_count: int
-    retry_count: int
-    help_invocations: int
-    repeated_after_failure: int
-    error_rate: float | None
-    retry_rate: float | None
-    first_try_success_rate: float | None  # new commands that succeeded / all commands; repetition lowers it
-    iteration_ratio: float | None
+_LONGEST_READ = 10 * LONGEST_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +51,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Interaction(Counts):
+class Interaction(InteractionTotals):
     """
     The interaction metrics of one session.
 
@@ -71,10 +59,8 @@ class Interaction(Counts):
     Values that the timeline does not contain completely are None.
     """
 
-    completed: bool
     error_basis: Mapping[str, int]
     duration_s: float | None
-    tool_duration_ms: int | None
     agent_tokens: Tokens | None
     by_tool: Mapping[str, Counts]
     by_subcommand: Mapping[str, Counts]
@@ -94,17 +80,13 @@ def measure_interaction(timeline: Timeline, rules: CommandRules = EVERY_CALL) ->
     result of the call.
     """
     reader = _Reader(rules)
-    executions = [e for stage in timeline.shown_stages for e in stage.executions]
-    lines = [reader.read(execution) for execution in executions]
-    kinds = Counter(kind for line in lines for kind in line.kinds)
-    total = _counted(kinds, lambda _: "").get("") or _counts(Counter())
-    durations_ms = [duration_ms for line in lines for duration_ms in line.durations_ms]
+    executions = timeline.shown_executions
+    kinds = Counter(kind for execution in executions for kind in reader.read(execution))
     return Interaction(
-        **asdict(total),
+        **_counts(kinds),
         completed=timeline.status == "completed",
         error_basis=_error_basis(kinds),
         duration_s=_duration_s(timeline),
-        tool_duration_ms=_sum_if_known(durations_ms),
         agent_tokens=_agent_tokens(executions),
         by_tool=_counted(kinds, lambda kind: kind.tool),
         by_subcommand=_counted(kinds, lambda kind: kind.subcommand),
@@ -126,53 +108,48 @@ class _Kind(NamedTuple):
     asks_help: bool
 
 
-class _Line(NamedTuple):
-    """The commands of one execution, and the durations of their calls."""
-
-    kinds: list[_Kind]
-    durations_ms: list[int | None]
-
-
 def _error_basis(kinds: Mapping[_Kind, int]) -> dict[str, int]:
     bases = sorted({kind.basis for kind in kinds})
     return {basis: sum(n for kind, n in kinds.items() if kind.basis == basis) for basis in bases}
 
 
 def _agent_tokens(executions: Sequence[Execution]) -> Tokens | None:
-    read = _sum_if_known([execution.input_tokens for execution in executions])
-    written = _sum_if_known([execution.output_tokens for execution in executions])
+    read = sum_if_known(execution.input_tokens for execution in executions)
+    written = sum_if_known(execution.output_tokens for execution in executions)
     return None if read is None or written is None else Tokens(read, written)
 
 
 def _counted(kinds: Mapping[_Kind, int], name_of: Callable[[_Kind], str | None]) -> dict[str, Counts]:
     """Counts by name, sorted by name."""
-    found: defaultdict[str, Counter[_Kind]] = defaultdict(Counter)
+    found: defaultdict[str, dict[_Kind, int]] = defaultdict(dict)
     for kind, number in kinds.items():
         if (name := name_of(kind)) is not None:
             found[name][kind] = number
-    return {name: _counts(found[name]) for name in sorted(found)}
+    return {name: Counts(**_counts(found[name])) for name in sorted(found)}
 
 
-def _counts(kinds: Counter[_Kind]) -> Counts:
-    def count(has: Callable[[_Kind], bool]) -> int:
-        return sum(number for kind, number in kinds.items() if has(kind))
-
-    total = kinds.total()
-    unique = count(lambda kind: kind.is_first)
-    errors = count(lambda kind: kind.has_failed)
-    succeeded_at_once = count(lambda kind: kind.is_first and not kind.has_failed)
-    return Counts(
-        total_commands=total,
-        unique_commands=unique,
-        error_count=errors,
-        retry_count=total - unique,
-        help_invocations=count(lambda kind: kind.asks_help),
-        repeated_after_failure=count(lambda kind: kind.repeats_failure),
-        error_rate=errors / total if total else None,
-        retry_rate=(total - unique) / total if total else None,
-        first_try_success_rate=succeeded_at_once / total if total else None,
-        iteration_ratio=unique / total if total else None,
-    )
+def _counts(kinds: Mapping[_Kind, int]) -> dict[str, Any]:
+    """The fields of `Counts`."""
+    total = unique = errors = succeeded_at_once = helped = repeated = 0
+    for kind, number in kinds.items():
+        total += number
+        unique += number * kind.is_first
+        errors += number * kind.has_failed
+        succeeded_at_once += number * (kind.is_first and not kind.has_failed)
+        helped += number * kind.asks_help
+        repeated += number * kind.repeats_failure
+    return {
+        "total_commands": total,
+        "unique_commands": unique,
+        "error_count": errors,
+        "retry_count": total - unique,
+        "help_invocations": helped,
+        "repeated_after_failure": repeated,
+        "error_rate": errors / total if total else None,
+        "retry_rate": (total - unique) / total if total else None,
+        "first_try_success_rate": succeeded_at_once / total if total else None,
+        "iteration_ratio": unique / total if total else None,
+    }
 
 
 def _outcome(event: Event, call: ToolCall) -> tuple[bool, str]:
@@ -204,40 +181,38 @@ class _Reader:
         self._pattern = re2.compile(rules.pattern) if rules.pattern else None
         globs = [".*".join(map(re2.escape, tool.split("*"))) for tool in rules.shell_tools]
         self._shell_tools = re2.compile(f"(?s)(?:{'|'.join(globs)})") if globs else None
+        self._masking = rules.masking
         self._tools: dict[tuple[str, str], _Tool] = {}
         self._kinds: dict[
             _Kind, _Kind
         ] = {}  # interned: many small objects would slow down the garbage collector
 
-    def read(self, execution: Execution) -> _Line:
-        line = _Line([], [])
+    def read(self, execution: Execution) -> Iterator[_Kind]:
+        """The commands of one execution, in order."""
         has_failed_last: dict[tuple[str, str, str], bool] = {}
         for event in execution.events:
             if (call := event.tool) is None:
                 continue
             tool = self._tool(call)
             has_failed, basis = _outcome(event, call)
-            held = len(line.kinds)
             for text, subcommand, asks_help in self._commands(call, tool):
                 identity = (call.server_name, call.tool_name, text)
                 before = has_failed_last.get(identity)
                 has_failed_last[identity] = has_failed
-                kind = _Kind(
-                    tool.name, subcommand, before is None, before is True, has_failed, basis, asks_help
-                )
-                line.kinds.append(self._kinds.setdefault(kind, kind))
-            if len(line.kinds) > held:
-                line.durations_ms.append(call.duration_ms)
-        return line
+                name = subcommand and _shown_name(subcommand[:_LONGEST_READ], self._masking)
+                kind = _Kind(tool.name, name, before is None, before is True, has_failed, basis, asks_help)
+                yield self._kinds.setdefault(kind, kind)
 
     def _commands(self, call: ToolCall, tool: _Tool) -> Iterator[tuple[str, str | None, bool]]:
         """Text and subcommand of each command, and whether it asks for help."""
         if self._pattern is None:
             # A cheap test first: few arguments contain `help` or `-h`, and an escape might spell them.
-            may_ask = _NEARLY_HELP.search(call.arguments) is not None
-            strings = _strings(call.arguments) if may_ask else ()
-            asks_help = tool.is_help or any(_asks_help(s, is_command_line=tool.is_shell) for s in strings)
-            yield _canonical(call.arguments), None, asks_help
+            text = call.arguments
+            asks_help = tool.is_help or (
+                ("help" in text or "-h" in text or "\\u" in text)
+                and any(_asks_help(s, is_command_line=tool.is_shell) for s in _strings(text))
+            )
+            yield _canonical(text), None, asks_help
         elif tool.is_shell or self._shell_tools is None:
             for argument in _strings(call.arguments):
                 for text, subcommand in _find_commands(self._pattern, argument):
@@ -249,7 +224,8 @@ class _Reader:
             names = (call.name.encode("utf-8", "replace"), call.tool_name.encode("utf-8", "replace"))
             is_shell = self._shell_tools is not None and any(self._shell_tools.fullmatch(n) for n in names)
             is_help = call.tool_name == "help" or call.tool_name.endswith("_help")
-            tool = self._tools[key] = _Tool(printable(call.name, LONGEST_NAME), is_shell, is_help)
+            shown = _shown_name(call.name[:_LONGEST_READ], self._masking)
+            tool = self._tools[key] = _Tool(shown, is_shell, is_help)
         return tool
 
 
@@ -297,7 +273,6 @@ _COMMAND = re.compile(rb"""(?:[^;&|\n"'\\]|\\.|"(?:[^"\\]|\\.)*+"|'[^']*+')*+"""
 _EDGE = " \t\r\n\"'`;&|"
 
 _WORD = r"""(?<![^\s"'`;&|])(?:%s)(?![^\s"'`;&|])"""
-_NEARLY_HELP = re.compile(r"help|-h|\\u")
 _LONG_HELP, _ANY_HELP = re.compile(_WORD % "--help"), re.compile(_WORD % "--help|-h|help")
 
 
@@ -322,11 +297,17 @@ def _find_commands(pattern: "re2._Regexp", text: str) -> Iterator[tuple[str, str
         end = rest.end() if rest else stop
         name = _decoded(data[named[0] : min(named[1], end)]).strip(_EDGE) if named else ""
         command = " ".join(_decoded(data[match.start() : end]).split())
-        yield command, printable(name, LONGEST_NAME) if name else None
+        yield command, name or None
 
 
 def _decoded(data: bytes) -> str:
     return data.decode("utf-8", "replace")
+
+
+@lru_cache(maxsize=1_000)  # sessions share their tools
+def _shown_name(name: str, masking: Masking) -> str:
+    """The name of a tool or subcommand as it is stored."""
+    return printable(mask_secrets(name, masking), LONGEST_NAME)
 
 
 def printable(name: str, longest: int) -> str:
@@ -342,9 +323,3 @@ def _duration_s(timeline: Timeline) -> float | None:
     if not timeline.has_real_times or start is None or end is None:
         return None
     return (end - start).total_seconds() if start <= end <= start + LONGEST_SESSION else None
-
-
-def _sum_if_known(numbers: Sequence[int | None]) -> int | None:
-    """The sum; None where a number is unknown or there are no numbers."""
-    known = [n for n in numbers if n is not None]
-    return sum(known) if known and len(known) == len(numbers) else None

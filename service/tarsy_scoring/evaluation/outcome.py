@@ -5,11 +5,11 @@ Interaction metrics inform; they never decide an outcome.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tarsy_scoring.evaluation.interaction import Counts
+from tarsy_scoring.events import Counts
 
 MOST_MESSAGES = 3  # of failed gates in one reason; the others are named
 _SIGNIFICANT_DECIMALS = 6  # removes the floating-point error of a weighted score
@@ -28,10 +28,10 @@ class GateResult:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """
-    Pass or fail; None where neither gates nor a threshold apply. `reason` is set for a failure only.
+    Pass or fail; None where nothing decides. `reason` is set for a failure only.
 
     Args:
-        judge_passed: Whether the total reaches the threshold; None without a total or a threshold.
+        judge_passed: False also where the judge says wrong; None without a total, or a threshold to reach.
     """
 
     value: Literal["pass", "fail"] | None
@@ -73,16 +73,18 @@ def decide_outcome(
     total_score: int | None,
     threshold: Threshold,
     weighted_score: float | None = None,
+    judged_wrong: str | None = None,
 ) -> Outcome:
     """
-    Pass if all gates pass and the total reaches the threshold; None where there are neither gates nor a
-    threshold.
+    Pass if all gates pass, the total reaches the threshold and the judge does not say wrong; None where there
+    are neither gates nor a threshold, unless the judge says wrong.
 
     Without a total, the threshold is ignored and the gates decide: a missing judge is no failure. A total
     equal to the threshold passes.
 
     Args:
         weighted_score: Of a rubric, 0-1.
+        judged_wrong: See `judged_wrong`; fails in any case.
     """
     failed = [gate for gate in gates if not gate.passed]
     reasons = [_failed_gates(failed)] if failed else []
@@ -97,9 +99,20 @@ def decide_outcome(
                 else f"total before rounding, {exact:.10g},"
             )
             reasons.append(f"the {total} is below the threshold {threshold.value:.10g}")
+    if judged_wrong is not None:
+        reasons.append(judged_wrong)
+        judge_passed = False
     if not gates and judge_passed is None:
         return Outcome(None)
     return Outcome("fail" if reasons else "pass", "; ".join(reasons) or None, judge_passed)
+
+
+def judged_wrong(judge_outcome: str | None, flags: Collection[str]) -> str | None:
+    """Why the judge's own words fail a score: it states `wrong`, or a total that contradicts its outcome."""
+    if judge_outcome == "wrong":
+        return "judged wrong"
+    is_contradicted = "outcome_score_mismatch" in flags
+    return "judged wrong: the total contradicts the stated outcome" if is_contradicted else None
 
 
 def _failed_gates(failed: Sequence[GateResult]) -> str:

@@ -1,5 +1,6 @@
 """Checks at the start that gate commands can be kept from secrets."""
 
+import os
 from collections.abc import Mapping
 
 from tarsy_scoring.config.secret_files import require_unreadable
@@ -16,12 +17,15 @@ def contain_commands(settings: Settings, environ: Mapping[str, str]) -> None:
     not start.
 
     Raises:
-        ConfigurationError: The kernel cannot restrict commands, or they could read a file with a secret.
+        ConfigurationError: The kernel or processor cannot restrict commands, or they could read a file with a
+            secret.
     """
     gates = settings.config.gates
     if not gates.allow_commands:
         return
     require_unreadable(settings, environ, sandbox.SYSTEM)
+    if os.uname().machine not in sandbox.CALLS:
+        raise ConfigurationError(f"gates.allow_commands: commands run on {' and '.join(sandbox.CALLS)} only")
     if gates.sandbox == "landlock" and not sandbox.landlock_version():
         raise ConfigurationError(
             "gates.allow_commands: this kernel has no Landlock, which keeps commands from files with secrets; use "

@@ -7,7 +7,7 @@ the masked end of a failed command's standard error.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import eq, ge, gt
@@ -43,7 +43,7 @@ class Observed:
         problem: The reason why there is no observation, as the message of the gate. The other fields are then
             ignored.
         data: File content or command output; only the beginning where `is_cut`.
-        exit_status: The command's exit status; minus the signal's number if a signal ended it.
+        exit_status: The command's exit status; minus the signal's number if a signal ended its sandbox.
         errors: The end of the command's standard error in one line, masked.
     """
 
@@ -84,7 +84,7 @@ def _decide(gate: config.Gate, timeline: Timeline, observed: Observed) -> Decisi
             wanted = f"{'at least' if is_wanted else 'fewer than'} {gate.min}"
             return (count >= gate.min) is is_wanted, f"calls of {shown(gate.tool)}: {count}, wanted {wanted}"
         case config.MaxToolCalls():
-            count = sum(event.tool is not None for event in _shown_events(timeline))
+            count = sum(event.tool is not None for event in timeline.shown_events)
             return count <= gate.max, f"tool calls: {count}, wanted at most {gate.max}"
         case config.FinalAnalysisContains() | config.FinalAnalysisMatches():
             analysis = timeline.final_analysis or ""
@@ -98,23 +98,17 @@ def _decide(gate: config.Gate, timeline: Timeline, observed: Observed) -> Decisi
         case config.Script():
             return _of_script(observed)
         case config.CommandSucceeds():
-            return observed.exit_status == 0, f"the command ended with {_end(observed)}"
+            return observed.exit_status == 0, f"the command ended with exit status {observed.exit_status}"
         case config.CommandOutputContains() | config.CommandOutputMatches():
             passed, message = _search(gate, "the output", observed)
         case config.CommandJsonPath():
             passed, message = _of_json(gate, observed)
         case _:
             assert_never(gate)
-    return passed, f"{message}; the command ended with {_end(observed)}"
+    return passed, f"{message}; the command ended with exit status {observed.exit_status}"
 
 
 # --- the transcript ------------------------------------------------------------------------------------
-
-
-def _shown_events(timeline: Timeline) -> Iterator[Event]:
-    for stage in timeline.shown_stages:
-        for execution in stage.executions:
-            yield from execution.events
 
 
 def _count_calls(timeline: Timeline, tool: str) -> int:
@@ -126,7 +120,7 @@ def _count_calls(timeline: Timeline, tool: str) -> int:
         names = (call.name, call.tool_name)
         return any(wanted.fullmatch(name.encode("utf-8", "replace")) is not None for name in names)
 
-    return sum(event.tool is not None and is_wanted(event.tool) for event in _shown_events(timeline))
+    return sum(event.tool is not None and is_wanted(event.tool) for event in timeline.shown_events)
 
 
 def _transcript_errors(timeline: Timeline) -> Decision:
@@ -145,7 +139,7 @@ def _transcript_errors(timeline: Timeline) -> Decision:
                 counts["failed agents"] += 1
                 first = first or where
     if not counts:
-        return True, f"no errors in {timeline.shown_event_count} entries"
+        return True, f"no errors in {len(timeline.shown_events)} entries"
     return False, ", ".join(f"{kind}: {count}" for kind, count in counts.items()) + f"; the first: {first}"
 
 
@@ -182,11 +176,6 @@ def _search(gate: ContainsGate | MatchesGate, what: str, observed: Observed) -> 
 
 def _quoted(text: str) -> str:
     return f"'{shown(text)}'"
-
-
-def _end(observed: Observed) -> str:
-    status = observed.exit_status
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
 def _of_json(gate: config.CommandJsonPath, observed: Observed) -> Decision:
@@ -244,7 +233,7 @@ def _of_script(observed: Observed) -> Decision:
     because it may end with `"passed": false`.
     """
     ended_well = observed.exit_status == 0
-    end = f"the script ended with {_end(observed)}"
+    end = f"the script ended with exit status {observed.exit_status}"
     answer, is_unreadable = None, observed.is_cut
     try:
         answer = None if observed.is_cut else config.read_json(observed.data)

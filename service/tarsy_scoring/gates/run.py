@@ -304,7 +304,6 @@ async def _start(
     command: str, root: Path, session_id: str, settings: GateSettings, directory: int
 ) -> asyncio.subprocess.Process:
     policy = {
-        "directory": directory,
         "landlock": settings.sandbox == "landlock",
         "readable": sandbox.SYSTEM,
         "limits": [
@@ -323,7 +322,7 @@ async def _start(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        cwd="/",
+        cwd=f"/proc/self/fd/{directory}",
         env={
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(root),
@@ -331,7 +330,6 @@ async def _start(
             "SCORING_SESSION_ID": session_id,
             "TMPDIR": tempfile.gettempdir(),
         },
-        pass_fds=(directory,),
         start_new_session=True,
     )
 

@@ -1,14 +1,14 @@
 """
 Runs one command where it can read no secret: a program, `python -I -S sandbox.py POLICY ARGUMENT...`.
 
-`gates/run.py` starts it for each command. It stays the command's parent, ends every process that the command
-leaves behind, and then ends as the command did, or with `NOT_BEGUN`. It needs only the standard library. A
-`preexec_fn` was considered and rejected: in a process with threads it may deadlock, and a worker cannot tell
-whose the orphaned processes are.
+`gates/run.py` starts it for each command, in the work directory. It stays the command's parent, ends every
+process that the command leaves behind, and then ends as the command did, or with `NOT_BEGUN`. Landlock restricts
+files. A filter of seccomp refuses the calls by which a command would reach other programs, or leave something in
+the kernel. The program needs only the standard library. A `preexec_fn` was considered and rejected: in a process
+with threads it may deadlock, and a worker cannot tell whose the orphaned processes are.
 
 The policy is one JSON object:
 
-    directory   descriptor of the work directory
     landlock    whether Landlock must restrict files
     readable    paths to read and execute, beside the work directory
     limits      [name of a resource, number] for `setrlimit`
@@ -16,6 +16,7 @@ The policy is one JSON object:
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -23,7 +24,7 @@ import signal
 import struct
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 NOT_BEGUN = 125  # exit status, as of `docker run`
@@ -32,41 +33,39 @@ NOT_BEGUN = 125  # exit status, as of `docker run`
 # /proc, and of /etc only these.
 SYSTEM = tuple(
     """
-    /usr /bin /sbin /lib /lib32 /lib64 /opt /sys/devices/system /sys/fs/cgroup
-    /proc/cpuinfo /proc/meminfo /proc/sys/kernel /dev/random /dev/urandom
-    /etc/alternatives /etc/ca-certificates /etc/ld.so.cache /etc/ld.so.conf /etc/ld.so.conf.d
+    /usr /bin /sbin /lib /lib32 /lib64 /opt /sys/devices/system /sys/fs/cgroup /proc/cpuinfo /proc/meminfo
+    /proc/sys/kernel /dev/random /dev/urandom /etc/alternatives /etc/ca-certificates /etc/ld.so.cache
     /etc/ssl/certs /etc/ssl/openssl.cnf /etc/pki/ca-trust /etc/pki/tls/certs /etc/pki/tls/openssl.cnf
-    /etc/hosts /etc/host.conf /etc/resolv.conf /etc/nsswitch.conf /etc/gai.conf /etc/services
-    /etc/protocols /etc/passwd /etc/group /etc/localtime /etc/timezone /etc/os-release
+    /etc/hosts /etc/host.conf /etc/resolv.conf /etc/nsswitch.conf /etc/gai.conf /etc/services /etc/protocols
+    /etc/passwd /etc/group /etc/localtime /etc/timezone /etc/os-release
     """.split()  # noqa: SIM905
 )
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # Numbers from <linux/prctl.h> and <linux/landlock.h>; those for calls are the same on every architecture.
-_PDEATHSIG, _DUMPABLE, _CAPBSET_DROP, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 24, 36, 38
+_PDEATHSIG, _DUMPABLE, _SECCOMP, _CAPBSET_DROP, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 22, 24, 36, 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_VERSION, _PATH_BENEATH = 1, 1
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _MAKE_CHAR, _MAKE_BLOCK, _TRUNCATE, _IOCTL_DEV = (
-    1 << n for n in (0, 1, 2, 3, 6, 11, 14, 15)
-)
-_READ = _EXECUTE | _READ_FILE | _READ_DIR
-_USE_A_DEVICE = _READ_FILE | _WRITE_FILE | _TRUNCATE
-_OF_A_FILE = _EXECUTE | _USE_A_DEVICE | _IOCTL_DEV
-_ALL_BUT_DEVICES = 0xFFFF & ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV)
-# How many access rights each Landlock version knows; versions from the fifth on know 16.
-_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
-# Since version 6: no signals to other processes, and no abstract sockets.
-_SCOPES, _SCOPES_SINCE = 3, 6
-_LAST_CAPABILITY = 63
+_READ = 1 << 0 | 1 << 2 | 1 << 3  # execute files, read files, read directories
+_OF_A_FILE = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14  # execute, write, read, truncate
+_ALL_BUT_DEVICES = 0x7FFF & ~(1 << 6 | 1 << 11)
+# For each architecture: the number in <linux/audit.h>, and from <asm/unistd.h> `socket`, `socketpair` and the
+# refused calls `shmget`, `semget`, `msgget`, `mq_open`, `ptrace`, `add_key`, `request_key`, `keyctl`,
+# `perf_event_open`, `bpf`.
+CALLS = {
+    "x86_64": (0xC000003E, 41, 53, (29, 64, 68, 240, 101, 248, 249, 250, 298, 321)),
+    "aarch64": (0xC00000B7, 198, 199, (194, 190, 186, 180, 117, 217, 218, 219, 241, 280)),
+}
+# Instructions of <linux/bpf_common.h>: code, how many to skip if true and if false, and a value.
+_LOAD, _EQUAL, _AT_LEAST, _HAS_BIT = 0x20, 0x15, 0x35, 0x45
+_ALLOW, _REFUSE = (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x50000 | errno.EPERM)
 
 
 def landlock_version() -> int:
     """The version of Landlock that the kernel offers to this process; 0: none."""
     if sys.platform != "linux":
         return 0
-    version: int = _LIBC.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), _VERSION)
-    return max(0, version)
+    return max(0, int(_LIBC.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), 1)))
 
 
 def hide_process() -> None:
@@ -83,26 +82,21 @@ def main() -> None:
     """Run the command, end every process that it left, and end as it did."""
     hide_process()
     _prctl(_SUBREAPER, 1)
-    # SIGTERM asks for the end of the command. Blocked until there is a handler, which must know the child.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    # SIGTERM asks for the end of the command, SIGCHLD tells of one. They stay blocked and are waited for.
+    awaited = {signal.SIGTERM, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     with tempfile.TemporaryDirectory(prefix="gate-", ignore_cleanup_errors=True) as own:
         os.environ["TMPDIR"] = own
         child = os.fork()
         if child == 0:
             _begin(json.loads(sys.argv[1]), sys.argv[2:])
-        signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the output ends with the processes of the command
-        ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-        # Below, the number of the child may come to name another process.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ended = None
+        while ended is None and signal.sigwait(awaited) == signal.SIGCHLD:
+            ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         _end_all(child)
-    assert ended is not None
-    if ended.si_code == os.CLD_EXITED:
-        sys.exit(ended.si_status)
-    if ended.si_status != signal.SIGKILL:
-        signal.signal(ended.si_status, signal.SIG_DFL)
-    os.kill(os.getpid(), ended.si_status)
+    # As a shell tells of a signal.
+    sys.exit(ended.si_status + (0 if ended.si_code == os.CLD_EXITED else 128) if ended else NOT_BEGUN)
 
 
 def _end_all(child: int) -> None:
@@ -114,18 +108,13 @@ def _end_all(child: int) -> None:
     with contextlib.suppress(ChildProcessError):
         while True:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                for pid in _children():
-                    os.kill(pid, signal.SIGKILL)
+                # Some kernels lack `/proc/PID/task/TID/children`.
+                for name in filter(str.isdecimal, os.listdir("/proc")):
+                    with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                        # The name of the program, in parentheses, may hold anything.
+                        if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                            os.kill(int(name), signal.SIGKILL)
                 os.waitpid(-1, 0)
-
-
-def _children() -> Iterator[int]:
-    """Ids of our children, from /proc; `/proc/PID/task/TID/children` is missing from some kernels."""
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-            # The name of the program, in parentheses, may hold anything.
-            if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
-                yield int(name)
 
 
 def _begin(policy: dict[str, Any], command: list[str]) -> NoReturn:
@@ -136,47 +125,62 @@ def _begin(policy: dict[str, Any], command: list[str]) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         _prctl(_PDEATHSIG, signal.SIGKILL)
-        os.fchdir(policy["directory"])
         for name, limit in policy["limits"]:
             which = getattr(resource, name)
-            hard = resource.getrlimit(which)[1]
-            most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+            most = min(limit, resource.getrlimit(which)[1] % 2**64)  # without a limit: -1
             resource.setrlimit(which, (most, most))
-        for capability in range(_LAST_CAPABILITY + 1):
+        for capability in range(64):
             with contextlib.suppress(OSError):  # most processes have none to drop
                 _prctl(_CAPBSET_DROP, capability)
         _prctl(_NO_NEW_PRIVS, 1)
+        _refuse_calls()
         if policy["landlock"]:
-            _restrict_files(policy["directory"], policy["readable"], os.environ["TMPDIR"])
-        os.close(policy["directory"])
+            _restrict_files(policy["readable"], (*DEVICES, os.environ["TMPDIR"], "."))
         os.execv(command[0], command)  # noqa: S606 - the operator's command
     os._exit(NOT_BEGUN)
 
 
-def _restrict_files(directory: int, readable: list[str], own: str) -> None:
+def _restrict_files(readable: Sequence[str], writable: Sequence[str]) -> None:
     """
     Deny all files but these to this process and all descendants, for good; and signals to other processes.
     """
     version = landlock_version()
-    known = (1 << _RIGHTS.get(version, 16)) - 1
-    # Handled rights of files and of the network, and scopes. Older versions take zeros for what they do not
-    # know.
-    attributes = struct.pack("=QQQ", known, 0, _SCOPES if version >= _SCOPES_SINCE else 0)
+    # Version 1 knows 13 rights, 2 knows 14, 3 knows 15. The 16th concerns devices, of which a command has none.
+    known = (1 << min(12 + version, 15)) - 1
+    # Handled rights of files and of the network, and scopes: since version 6, 2 for signals. Older versions
+    # take zeros for what they do not know.
+    attributes = struct.pack("=QQQ", known, 0, 2 if version >= 6 else 0)
     rules = _call(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
-    allowed = [*((path, _READ) for path in readable), *((path, _USE_A_DEVICE) for path in DEVICES)]
-    for path, rights in [*allowed, (own, _ALL_BUT_DEVICES), (f"/proc/self/fd/{directory}", _ALL_BUT_DEVICES)]:
+    for path in (*readable, *writable):
         with contextlib.suppress(FileNotFoundError):  # then there is nothing to allow
-            opened = os.open(path, os.O_PATH)
-            usable = rights & known if os.path.isdir(path) else rights & known & _OF_A_FILE
-            _call(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", usable, opened), 0)
-            os.close(opened)
+            rights = known & (_READ if path in readable else _ALL_BUT_DEVICES)
+            usable = rights if os.path.isdir(path) else rights & _OF_A_FILE
+            # 1: a rule for files beneath a path. `execv` closes the path, and the rules.
+            _call(_ADD_RULE, rules, 1, struct.pack("=Qi", usable, os.open(path, os.O_PATH)), 0)
     _call(_RESTRICT_SELF, rules, 0)
-    os.close(rules)
 
 
-def _prctl(option: int, value: int) -> None:
-    zero = ctypes.c_ulong(0)
-    if _LIBC.prctl(option, ctypes.c_ulong(value), zero, zero, zero) != 0:
+def _refuse_calls() -> None:
+    """
+    Refuse what `CALLS` names, `io_uring`, and sockets of other families than IP and netlink.
+
+    The kernel would make the calls that `io_uring` asks for without this filter. Pairs of sockets stay, except
+    those of datagrams, which can send to every other socket.
+    """
+    architecture, socket, pair, refused = CALLS[os.uname().machine]
+    program = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), _REFUSE, (_LOAD, 0, 0, 0)]
+    program += [(_AT_LEAST, 0, 1, 1 << 30), _REFUSE]  # the same calls by other numbers: x32, on x86_64
+    for call in (*refused, *range(425, 428)):
+        program += [(_EQUAL, 0, 1, call), _REFUSE]
+    program += [(_EQUAL, 0, 4, pair), (_LOAD, 0, 0, 24), (_HAS_BIT, 0, 1, 2), _REFUSE, _ALLOW]
+    program += [(_EQUAL, 0, 5, socket), (_LOAD, 0, 0, 16)]
+    program += [(_EQUAL, 3, 0, 2), (_EQUAL, 2, 0, 10), (_EQUAL, 1, 0, 16), _REFUSE, _ALLOW]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
+    _prctl(_SECCOMP, 2, struct.pack("HP", len(program), ctypes.addressof(code)))
+
+
+def _prctl(option: int, value: int, filter_: bytes | None = None) -> None:
+    if _LIBC.prctl(option, ctypes.c_ulong(value), filter_, None, None) != 0:  # `None` is a zero of 64 bits
         raise OSError(ctypes.get_errno(), "prctl")
 
 

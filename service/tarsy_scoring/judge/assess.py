@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from tarsy_scoring.config.chains import ChainSettings
-from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
+from tarsy_scoring.errors import AttemptError
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.doubt import TAMPERING_POINTS
@@ -93,7 +93,7 @@ async def _succeeded(samples: Sequence[Awaitable[_Reading]], is_final: IsFinal) 
     for found in await asyncio.gather(*samples, return_exceptions=True):
         if not isinstance(found, BaseException):
             readings.append(found)
-        elif not isinstance(found, RetryLater | WaitFor | Unscorable) or not is_final(found):
+        elif not isinstance(found, AttemptError) or not is_final(found):
             raise found
     return readings
 

@@ -6,15 +6,12 @@ turn.
 from dataclasses import replace
 
 from tarsy_scoring.errors import (
-    AnswerCut,
+    AttemptError,
     ContentFiltered,
     ContextTooLong,
-    EmptyAnswer,
     JudgeRejectedRequest,
     Refused,
-    RetryLater,
     Unscorable,
-    WaitFor,
 )
 from tarsy_scoring.judge.verdict import Ask, IsFinal, Message, Question, ReplyFormat, Turn, TurnKind
 
@@ -60,7 +57,7 @@ class Conversation:
             A whole answer with text, or with tool calls only.
 
         Raises:
-            Refused, ContentFiltered, AnswerCut, EmptyAnswer: The answer is not usable.
+            Refused, ContentFiltered, Unscorable: The answer is not usable.
             ContextTooLong: Not even the opening and the last reply fit.
             RetryLater, WaitFor, Unscorable, LeaseLost: As `ask` raises them.
         """
@@ -90,7 +87,7 @@ class Conversation:
         """
         try:
             return await self.say(kind, prompt)
-        except (RetryLater, WaitFor, Unscorable) as error:
+        except AttemptError as error:
             if not self._is_final(error):
                 raise
             return None
@@ -104,9 +101,10 @@ class Conversation:
         try:
             return await self._ask(replace(question, reply_limit_factor=_ENLARGED))
         except JudgeRejectedRequest as error:  # many endpoints refuse a limit above the model's maximum
-            raise AnswerCut(
+            raise Unscorable(
                 f"{turn.judge} hit the reply limit, and the endpoint refuses {_ENLARGED} times max_reply_tokens; "
-                "raise it to the maximum of the model"
+                "raise it to the maximum of the model",
+                "answer_cut",
             ) from error
 
 
@@ -118,9 +116,10 @@ def _require_answer(turn: Turn) -> None:
             f"the filter of {turn.provider!r} withheld the answer; another provider may not"
         )
     if turn.finish_reason == "length":
-        raise AnswerCut(
+        raise Unscorable(
             f"{turn.judge} hit the reply limit twice, "
-            f"the second time at up to {_ENLARGED} times max_reply_tokens; raise it"
+            f"the second time at up to {_ENLARGED} times max_reply_tokens; raise it",
+            "answer_cut",
         )
     if not turn.answer.strip() and not turn.has_tool_calls:
-        raise EmptyAnswer(f"{turn.judge} sent an empty answer")
+        raise Unscorable(f"{turn.judge} sent an empty answer", "empty_answer")

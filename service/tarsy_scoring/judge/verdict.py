@@ -13,8 +13,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from tarsy_scoring.judge.read.reasoning import without_reasoning
+from tarsy_scoring.timeline.render.context import estimate_tokens
 
-TurnKind = Literal["analysis", "reminder", "repair", "sample", "masked", "missing_tools", "second_opinion"]
+TurnKind = Literal[
+    "analysis", "reminder", "repair", "sample", "masked", "missing_tools", "second_opinion", "memory"
+]
 FailureReason = Literal["no_such_entry", "other_entry", "paraphrase", "not_there"]
 Role = Literal["system", "user", "assistant"]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -33,6 +36,11 @@ class Message:
         """SHA-256 of role and content."""
         return hashlib.sha256(f"{self.role}\0{self.content}".encode("utf-8", "surrogatepass")).digest()
 
+    @cached_property
+    def tokens(self) -> int:
+        """See `estimate_tokens`."""
+        return estimate_tokens(self.content)
+
 
 @dataclass(frozen=True, slots=True)
 class ReplyFormat:
@@ -42,7 +50,7 @@ class ReplyFormat:
     schema: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Turn:
     """
     One answered judge call, as it is stored.
@@ -65,7 +73,7 @@ class Turn:
     refusal: str | None = None
     has_tool_calls: bool = False
 
-    @property
+    @cached_property
     def answer(self) -> str:
         """The reply without the model's reasoning."""
         return without_reasoning(self.reply)

@@ -10,7 +10,7 @@ the stop of one partition. The library works in separate tasks and goes on witho
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -78,6 +78,7 @@ class Consumer:
     Args:
         group: Default: the group of the settings.
         begin: Where a group without a committed offset begins.
+        is_stopped: Whether records of a topic must not be taken now.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Consumer:
         *,
         group: str | None = None,
         begin: Literal["earliest", "latest"] = "earliest",
+        is_stopped: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._settings = settings
         self._topics = topics
@@ -95,7 +97,7 @@ class Consumer:
         self._consumer: AIOKafkaConsumer | None = None
         self._reader: PartitionReader | None = None
         self._retry_at_s: dict[TopicPartition, float] = {}  # of partitions that cannot be read
-        self._stopped_topics: set[str] = set()
+        self._is_stopped = is_stopped
         self._held: dict[TopicPartition, int | None] = {}  # where an open transaction held a partition up
         self._look_at_s = 0.0
         self._watching: asyncio.Task[None] | None = None
@@ -147,8 +149,8 @@ class Consumer:
 
     async def take(self, wait_s: float, limit: int) -> list[Record]:
         """
-        Records that have arrived: at most `limit`, waiting at most `wait_s` for the first once partitions are
-        assigned.
+        Records that have arrived: at most `limit` or `TAKE_BYTES`, waiting at most `wait_s` for the first once
+        partitions are assigned.
 
         Raises:
             BrokerAway: Try again.
@@ -192,12 +194,8 @@ class Consumer:
         )
         self._retry_at_s[found.partition] = time.monotonic() + UNREADABLE_RETRY_S
 
-    def stop_topic(self, topic: str) -> None:
-        """Take no more records of this topic, until the process ends."""
-        self._stopped_topics.add(topic)
-
     def _partitions_of_stopped_topics(self) -> set[TopicPartition]:
-        return {partition for partition in self._partitions() if partition.topic in self._stopped_topics}
+        return {partition for partition in self._partitions() if self._is_stopped(partition.topic)}
 
     def count_stopped(self, topic: str) -> dict[str, int]:
         """Assigned partitions of the topic that are not read, by reason."""

@@ -77,7 +77,7 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
         self._path = path
 
     async def token(self) -> str:
-        """The token. Raises: NoToken: The file holds none; the client treats that like any failed login."""
+        """The token. Raises: KafkaError: The file holds none; the client treats that like any failed login."""
         try:
             token = (await asyncio.to_thread(self._path.read_text, "ascii")).strip()
         except (OSError, ValueError) as error:  # an error of the codec would quote the token
@@ -86,12 +86,8 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
             raise self._no_token("it is not one token")
         return token
 
-    def _no_token(self, why: str) -> "NoToken":
-        return NoToken(f"cannot read the token in SCORING_KAFKA_OAUTH_TOKEN_FILE, {self._path}: {why}")
-
-
-class NoToken(KafkaError):  # type: ignore[misc]
-    """There is no token to log in with."""
+    def _no_token(self, why: str) -> KafkaError:
+        return KafkaError(f"cannot read the token in SCORING_KAFKA_OAUTH_TOKEN_FILE, {self._path}: {why}")
 
 
 # --- TLS -----------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@ How far a judge agrees with labels: one weighted kappa with an interval, and how
 
 Source:
     Kappa with quadratic weights and its large-sample standard error: J. L. Fleiss, J. Cohen, B. S. Everitt,
-    Psychological Bulletin 72 (1969), 323-327.
+    Psychological Bulletin 72 (1969), 323-327. Interval of a share: E. B. Wilson, Journal of the American
+    Statistical Association 22 (1927), 209-212.
 """
 
 import math
@@ -98,6 +99,12 @@ def _variance_of(
         for (i, j), w in weight.items()
     )
     return max(0.0, spread - (value - expected * (1 - value)) ** 2) / (n * (1 - expected) ** 2)
+
+
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share; 0 to 1 without a case."""
+    middle, spread = hits + Z**2 / 2, Z * math.sqrt(hits * (n - hits) / max(n, 1) + Z**2 / 4)
+    return max(0.0, (middle - spread) / (n + Z**2)), min(1.0, (middle + spread) / (n + Z**2))
 
 
 def labels_needed(kappa: Kappa) -> int:

@@ -1,9 +1,10 @@
 """Compares a judge's scores with labels by people or oracles, per criteria and judge fingerprint."""
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from tarsy_scoring.config.explain import suggest
@@ -18,7 +19,9 @@ OUTCOME_WORDS: Mapping[str, Literal["lowest", "middle", "highest"]] = {
     **dict.fromkeys(("correct", "accurate"), "highest"),
 }
 UNDECIDED_WORDS = ("", "unknown")
-Source = Literal["random", "picked"]
+Selection = Literal["random", "picked"]
+Source = Literal["tarsy", "page", "api", "file"]
+"""Where a label was given: as a review in TARSy, on a page, over HTTP, or in a file of `calibrate`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +32,17 @@ class Label:
     Args:
         outcome: A word of `OUTCOME_WORDS` or the id of a band; None: not given or undecided.
         number: 0-100, like a total; None: not given.
-        source: How the session was chosen: at random, or because it was interesting.
+        selection: How the session was chosen: at random, or because it was interesting.
     """
 
     session_id: str
     outcome: str | None = None
     number: float | None = None
-    source: Source = "random"
+    selection: Selection = "random"
+    source: Source = "file"
+    by: str | None = None
+    at: datetime | None = None
+    reason: str | None = None
 
     @property
     def is_decided(self) -> bool:
@@ -56,6 +63,33 @@ class LabelledScore:
 
 
 @dataclass(frozen=True, slots=True)
+class Coverage:
+    """
+    How the labelled sessions differ from the others, among the newest 20,000 scores.
+
+    Args:
+        scored: Sessions that the judge scored.
+        labelled: Those of them that have a label.
+        mean_labelled, mean_others: Mean totals.
+    """
+
+    scored: int
+    labelled: int
+    mean_labelled: float | None
+    mean_others: float | None
+
+    def in_words(self) -> str:
+        """The same in a sentence or two."""
+        said = f"{self.labelled:,} of {self.scored:,} scored sessions have a label"
+        if self.mean_labelled is None or self.mean_others is None:
+            return f"{said}."
+        return (
+            f"{said}. Mean total {self.mean_labelled:.1f}, others {self.mean_others:.1f} "
+            f"(difference {self.mean_labelled - self.mean_others:+.1f}); reviewers choose what they review."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TrustCard:
     """
     How well one judge under one criteria agrees with the labels.
@@ -63,7 +97,8 @@ class TrustCard:
     A session is matched when it is labelled and scored, and label and total are in a band.
 
     Args:
-        by_source: The same kappa for each source's labels alone. Only random ones represent all scores.
+        by_source: The same kappa for random and for picked sessions alone. Only random ones represent all.
+        sources: How many of the labels were given where.
         mean_difference: Total minus number over the labels with a number; above 0 the judge is milder.
         still_needed: `needed` minus the existing labels.
         unmatched: Labelled sessions that this judge did not score.
@@ -78,7 +113,8 @@ class TrustCard:
     bands: tuple[Band, ...]
     matched: int
     kappa: Kappa
-    by_source: dict[Source, Kappa]
+    by_source: dict[Selection, Kappa]
+    sources: dict[Source, int]
     confusion: Confusion
     mean_difference: float | None
     needed: int
@@ -87,6 +123,7 @@ class TrustCard:
     unplaced: int
     disputed: int
     meaning: str
+    coverage: Coverage | None = None
 
 
 def calibrate(
@@ -126,19 +163,19 @@ def _card(
     bands: tuple[Band, ...],
 ) -> TrustCard:
     ids = [b.id for b in bands]
-    pairs: dict[Source, list[tuple[str, str]]] = {"random": [], "picked": []}
+    pairs: dict[Selection, list[tuple[str, str]]] = {"random": [], "picked": []}
+    sources = Counter[Source]()
     differences = list[float]()
     unplaced = disputed = 0
     for session_id, labels in by_session.items():
         if (score := scored.get(session_id)) is None:
             continue
-        said = _band_indexes(labels, bands)
-        judged = score.judge_outcome if score.judge_outcome in ids else band_of(score.total, bands)
-        if not said or judged is None:
+        if (found := verdicts(labels, score.total, score.judge_outcome, bands)) is None:
             unplaced += 1
             continue
-        disputed += len(set(said)) > 1
-        pairs[_source_of(labels)].append((ids[statistics.median_low(said)], judged))
+        disputed += len(set(_band_indexes(labels, bands))) > 1
+        sources.update(label.source for label in labels)
+        pairs[_selection_of(labels)].append((ids[found[0]], ids[found[1]]))
         differences += _difference(score, labels)
     table = confusion([*pairs["random"], *pairs["picked"]], ids)
     kappa = kappa_of(table)
@@ -148,7 +185,8 @@ def _card(
         bands,
         matched=table.n,
         kappa=kappa,
-        by_source={source: kappa_of(confusion(found, ids)) for source, found in pairs.items()},
+        by_source={selection: kappa_of(confusion(found, ids)) for selection, found in pairs.items()},
+        sources=dict(sources),
         confusion=table,
         mean_difference=statistics.fmean(differences) if differences else None,
         needed=needed,
@@ -160,13 +198,26 @@ def _card(
     )
 
 
+def verdicts(
+    labels: Iterable[Label], total: float, judge_outcome: str | None, bands: Sequence[Band]
+) -> tuple[int, int] | None:
+    """
+    The places of the bands, lowest first, that people and the judge state; None: one of them is in no band.
+
+    Of several labels the lower median counts, of the judge the stated outcome, else the band of the total.
+    """
+    ids, said = [b.id for b in bands], _band_indexes(labels, bands)
+    judged = judge_outcome if judge_outcome in ids else band_of(total, bands)
+    return None if not said or judged is None else (statistics.median_low(said), ids.index(judged))
+
+
 def _band_indexes(labels: Iterable[Label], bands: Sequence[Band]) -> list[int]:
     ids = [b.id for b in bands]
     return [ids.index(band) for label in labels if (band := band_of_label(label, bands)) is not None]
 
 
-def _source_of(labels: Iterable[Label]) -> Source:
-    return "random" if any(label.source == "random" for label in labels) else "picked"
+def _selection_of(labels: Iterable[Label]) -> Selection:
+    return "random" if any(label.selection == "random" for label in labels) else "picked"
 
 
 def _difference(score: LabelledScore, labels: Iterable[Label]) -> list[float]:

@@ -1,8 +1,8 @@
 """
 The review list: recent scores that people are asked to label.
 
-Each day has some random scores and the most suspicious others. Random scores have the day's smallest id
-digests, so the list needs no storage and every reader sees the same.
+Each day has some random scores and the most suspicious others; a day with few scores has all. Random scores
+have the day's smallest id digests, so the list needs no storage and every reader sees the same.
 """
 
 from datetime import timedelta
@@ -35,7 +35,8 @@ WITH candidates AS (
   WHERE {CANDIDATE} AND s.completed_at >= date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' - $1::interval
   ORDER BY s.completed_at DESC LIMIT {MOST_READ}
 ), drawn AS (
-  SELECT *, row_number() OVER (PARTITION BY day ORDER BY digest) <= {RANDOM_A_DAY} AS is_random FROM candidates
+  SELECT *, row_number() OVER (PARTITION BY day ORDER BY digest) <= {RANDOM_A_DAY} AS is_random,
+    count(*) OVER (PARTITION BY day) <= {RANDOM_A_DAY + PICKED_A_DAY} AS is_small_day FROM candidates
 ), ranked AS (
   SELECT *, row_number() OVER (PARTITION BY day, is_random ORDER BY
     'second opinion' = ANY(reasons) DESC, cardinality(reasons) DESC, digest) AS place FROM drawn
@@ -45,7 +46,7 @@ SELECT r.score_id, r.day, r.is_random, r.reasons, r.session_id, r.chain_id, r.to
   (SELECT m.alert_type FROM {{schema}}.sessions m WHERE m.session_id = r.session_id) AS alert_type,
   (SELECT count(*) FROM {{schema}}.score_labels l WHERE l.score_id = r.score_id) AS labels
 FROM ranked r
-WHERE (r.is_random OR r.place <= {PICKED_A_DAY} AND cardinality(r.reasons) > 0)
+WHERE (r.is_random OR r.place <= {PICKED_A_DAY} AND (cardinality(r.reasons) > 0 OR r.is_small_day))
 ORDER BY r.day DESC, r.digest
 """
 

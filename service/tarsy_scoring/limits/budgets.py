@@ -78,10 +78,7 @@ def require_affordable(settings: Settings, most_usd: Mapping[str, float | None])
         ConfigurationError: Naming the budget and the provider.
     """
     config = settings.config
-    chains = {"defaults": config.defaults} | {
-        f"chains.{name}": chain for name, chain in config.chains.items()
-    }
-    for where, chain in chains.items():
+    for where, chain in config.named_chains.items():
         budgets = {
             "budget.daily_usd": config.budget.daily_usd,
             f"{where}.daily_budget_usd": chain.daily_budget_usd,

@@ -20,7 +20,7 @@ import structlog
 
 from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor
+from tarsy_scoring.errors import ConfigurationError, ScoringError, WaitFor
 from tarsy_scoring.limits.budgets import NO_PRICE, exact_usd, state_of_budget
 from tarsy_scoring.limits.ledger import LimitTables
 from tarsy_scoring.limits.rules import (
@@ -197,12 +197,12 @@ class Limits:
         charged at the maximum.
 
         Raises:
-            Paused, CircuitOpen, KeyRejected, QuotaExhausted, RequestsRejected, RateLimited, BudgetExhausted:
+            WaitFor:
                 The call must wait.
             ConfigurationError: A budget is set and the provider has no price.
         """
         if pause := self._pause_of(call.chain_id, call.provider):
-            raise Paused(f"{pause}; `tarsy-scoring resume` lifts it", PAUSE_DUE_S)
+            raise WaitFor(f"{pause}; `tarsy-scoring resume` lifts it", PAUSE_DUE_S, "pause")
         state = self._states.get(call.provider) or ProviderState(call.provider)
         if refusal := refusal_of(state, self._now()):
             raise refusal

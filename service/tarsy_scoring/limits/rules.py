@@ -15,16 +15,7 @@ from uuid import UUID
 
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import (
-    BudgetExhausted,
-    CircuitOpen,
-    KeyRejected,
-    QuotaExhausted,
-    RateLimited,
-    RequestsRejected,
-    WaitFor,
-    WaitingFor,
-)
+from tarsy_scoring.errors import WaitFor, WaitingFor
 from tarsy_scoring.limits.budgets import DayBudget, exact_usd, state_of_budget
 
 Kind = Literal["circuit", "key", "quota", "rejected"]
@@ -173,11 +164,11 @@ class Standings:
 
 # --- decisions -----------------------------------------------------------------------------------------
 
-_REFUSALS: dict[Kind, tuple[type[CircuitOpen | KeyRejected | QuotaExhausted | RequestsRejected], str]] = {
-    "circuit": (CircuitOpen, "it failed too often in a row"),
-    "key": (KeyRejected, "its key is rejected, check the key of the provider"),
-    "quota": (QuotaExhausted, "its quota is used up, pay or raise it at the provider"),
-    "rejected": (RequestsRejected, "it rejects every request, check the account and the provider's settings"),
+_REFUSALS: Mapping[Kind, str] = {
+    "circuit": "it failed too often in a row",
+    "key": "its key is rejected, check the key of the provider",
+    "quota": "its quota is used up, pay or raise it at the provider",
+    "rejected": "it rejects every request, check the account and the provider's settings",
 }
 
 
@@ -224,17 +215,16 @@ def refusal_of(state: ProviderState, now: datetime) -> WaitFor | None:
     """Reason why the provider must not be called now; None if a call or a probe may be made."""
     if state.kind is not None and (shut_s := state.shut_for_s(now)) > 0:
         due_s = shut_s if _seconds(state.open_until, now) > 0 else min(shut_s, PROBE_DUE_S)
-        refusal, advice = _REFUSALS[state.kind]
         last = f" (last: {state.reason})" if state.reason else ""
-        return refusal(
-            f"the provider {state.provider!r} is not called: {advice}{last}; "
+        return WaitFor(
+            f"the provider {state.provider!r} is not called: {_REFUSALS[state.kind]}{last}; "
             "single calls probe whether it has recovered",
             max(due_s, SHORTEST_DUE_S),
+            state.kind,
         )
     if (blocked_s := state.blocked_for_s(now)) > 0:
-        return RateLimited(
-            f"the provider {state.provider!r} asked us to wait", max(blocked_s, SHORTEST_DUE_S)
-        )
+        said = f"the provider {state.provider!r} asked us to wait"
+        return WaitFor(said, max(blocked_s, SHORTEST_DUE_S), "rate_limit")
     return None
 
 
@@ -374,7 +364,7 @@ class LockedState:
         refusal = refusal or (self._over_budget(permit) if permit.is_charged else None)
         return refusal or self._admit(permit)
 
-    def _over_rate(self, call: Call) -> RateLimited | None:
+    def _over_rate(self, call: Call) -> WaitFor | None:
         """The refusal if the call exceeds the rate limits."""
         window = self.windows[call.provider]
         if window.has_room(call.tokens):
@@ -384,12 +374,13 @@ class LockedState:
         if not window.has_room(least):
             self.full_until[call.provider] = window.free_at(least)
         due_s = _seconds(window.free_at(call.tokens), self.states[call.provider].read_at)
-        return RateLimited(
+        return WaitFor(
             f"the provider {call.provider!r} has reached its requests_per_minute or tokens_per_minute",
             max(due_s, SHORTEST_DUE_S),
+            "rate_limit",
         )
 
-    def _over_budget(self, permit: Permit) -> BudgetExhausted | None:
+    def _over_budget(self, permit: Permit) -> WaitFor | None:
         """The refusal if some budget has less left than the call reserves."""
         usd = exact_usd(permit.call.most_usd or 0.0)
         budgets = self._budgets_of(permit.call)
@@ -401,7 +392,7 @@ class LockedState:
         else:
             due_s, hope = lacking.day_left_s + random.uniform(1, 60), NEW_BUDGET  # noqa: S311
         state = state_of_budget(lacking.whose, lacking.left, lacking.limit)
-        return BudgetExhausted(f"{state}, and the call reserves {usd:.4f} USD: {hope}", due_s)
+        return WaitFor(f"{state}, and the call reserves {usd:.4f} USD: {hope}", due_s, "budget")
 
     def _admit(self, permit: Permit) -> Permit:
         call, state = permit.call, self.states.get(permit.call.provider)

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
+from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.audit import audit
 from tarsy_scoring.evaluation.tool_names import Tool, merge_spellings, normalise
-from tarsy_scoring.missing_tools.demand import MOST_NAMES
+from tarsy_scoring.missing_tools.demand import MOST_NAMES, read_called
 from tarsy_scoring.postgres.database import Connection, Database
 
 ToolStateName = Literal["open", "planned", "built"]
@@ -158,14 +159,15 @@ async def merge_name(database: Database, name: str, tool: str | None, *, by: str
     Record that a name, in all spellings, belongs to a tool.
 
     Args:
-        tool: Any name of the tool; None: keep the name apart from now on.
+        tool: Any name of the tool, or of one that agents call; None: keep the name apart from now on.
 
     Raises:
         UnknownTool: A name is unknown; nothing was stored.
         SameTool: Both names are one tool already; nothing was stored.
         DatabaseAway: The decision may have been stored.
     """
-    found = await _find(database, [name] if tool is None else [name, tool])
+    called = frozenset[str]() if tool is None else await read_called(database, Selection())
+    found = await _find(database, [name] if tool is None else [name, tool], called)
     into = name if tool is None else found[1].name
     if tool is not None and normalise(name) == normalise(into):
         raise SameTool("these are names of one tool already; give the name of another tool")
@@ -177,9 +179,10 @@ async def merge_name(database: Database, name: str, tool: str | None, *, by: str
     return _of_row(Merge, await database.once(work))
 
 
-async def _find(database: Database, names: Sequence[str]) -> list[Tool]:
+async def _find(database: Database, names: Sequence[str], called: frozenset[str] = frozenset()) -> list[Tool]:
     """
-    Find the tool that each name belongs to, among those decided about and the `MOST_NAMES` most requested.
+    Find the tool that each name belongs to, among those decided about, the `MOST_NAMES` most requested, and
+    `called`.
 
     Raises:
         UnknownTool: A name is unknown.
@@ -189,7 +192,9 @@ async def _find(database: Database, names: Sequence[str]) -> list[Tool]:
     decisions, requested = await asyncio.gather(read_decisions(database), read)
     decided = [said.tool for said in decisions.said.values()]
     joined = [name for merge in decisions.merges.values() for name in (merge.name, merge.tool)]
-    counts = dict.fromkeys([*decided, *joined], 0) | {row["tool_name"]: row["scores"] for row in requested}
+    counts = dict.fromkeys([*decided, *joined, *called], 0) | {
+        row["tool_name"]: row["scores"] for row in requested
+    }
     # In a thread: comparing adversarial names takes long enough to block the event loop.
     tools = await asyncio.to_thread(decisions.merge, counts)
     by_key = {normalise(name): tool for tool in tools for name, _ in tool.spellings}

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from tarsy_scoring.analytics.analytics import CHOSEN
 from tarsy_scoring.analytics.daily import NAMES_OVER_TIME, Selection, read_counts
-from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.scores.latest import is_completed, is_of_kind
-from tarsy_scoring.scores.session_list import CUSTOM_PLAN
+from tarsy_scoring.scores.session_list import fetch_planned
 
 MOST_NAMES = 2000  # that are merged and counted: judges name tools freely
 MOST_ROWS = 50_000
@@ -66,14 +66,14 @@ class Demand:
         return {one for name in names for one in self.by_name[name]}
 
 
+async def read_called(database: Database, selection: Selection) -> frozenset[str]:
+    """Tools that agents called in the newest selected sessions. Raises: DatabaseAway."""
+    rows = await fetch_planned(database, CALLED, *selection.arguments, LATEST_CALLERS)
+    return frozenset(row["tool"] for row in rows)
+
+
 async def read_demand(database: Database, selection: Selection) -> Demand:
     """Read the demand for tools. Raises: DatabaseAway."""
-
-    async def find_called(connection: Connection) -> list[str]:
-        await connection.execute(CUSTOM_PLAN)
-        rows = await connection.fetch(database.sql(CALLED), *selection.arguments, LATEST_CALLERS)
-        return [row["tool"] for row in rows]
-
     as_of = datetime.now(UTC)
     [rows] = await read_counts(database, selection, (DEMAND, (MOST_ROWS,)))
     found = defaultdict[str, list[RequestedSet]](list)
@@ -83,5 +83,5 @@ async def read_demand(database: Database, selection: Selection) -> Demand:
             found[name].append(one)
     ranked = sorted(found, key=lambda name: (-sum(one.sessions for one in found[name]), name))
     by_name = {name: found[name] for name in ranked[:MOST_NAMES]}
-    called = frozenset(await database.once(find_called))
+    called = await read_called(database, selection)
     return Demand(by_name, called, len(ranked) - len(by_name), as_of)

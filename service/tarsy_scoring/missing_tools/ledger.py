@@ -46,17 +46,20 @@ class WantedTool:
     state: ToolStateName
     said: Annotated[ToolState | None, Field(description="The last decision; null: none yet.")]
     merges: Annotated[list[Merge], Field(description="Decisions about names that belong to it.")]
+    named_once: Annotated[bool, Field(description="Open, and one session alone names it.")] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The most wanted tools first; then planned or built tools that are wanted less, or not at all."""
+    """
+    The most wanted tools first; then planned or built tools that are wanted less, or not at all.
+
+    Tools that are `named_once` come last: the text of that session may have asked for them.
+    """
 
     as_of: Annotated[datetime, Field(description="When the scores were read; decisions are current.")]
     tools: list[WantedTool]
-    tools_left_out: Annotated[
-        int, Field(description="Tools beyond `limit` that are neither planned nor built.")
-    ]
+    tools_left_out: Annotated[int, Field(description="Open tools beyond `limit`.")]
     spellings_left_out: Annotated[int, Field(description="Number of least used names that were not read.")]
 
 
@@ -84,9 +87,8 @@ def list_tools(demand: Demand, decisions: Decisions, limit: int) -> Ledger:
     unwanted = [_wanted(tool, demand, decisions, called) for tool in _decided(decisions, found)]
     later = wanted[limit:]
     kept = [tool for tool in later if tool.state != "open"]
-    return Ledger(
-        demand.as_of, [*wanted[:limit], *kept, *unwanted], len(later) - len(kept), demand.names_left_out
-    )
+    tools = sorted([*wanted[:limit], *kept, *unwanted], key=lambda tool: tool.named_once)
+    return Ledger(demand.as_of, tools, len(later) - len(kept), demand.names_left_out)
 
 
 def _decided(decisions: Decisions, found: set[str]) -> list[Tool]:
@@ -109,8 +111,9 @@ def _wanted(tool: Tool, demand: Demand, decisions: Decisions, called: set[str]) 
         sessions.total(),
         len(sessions),
         [ToolChain(chain_id, number) for chain_id, number in chains[:MOST_CHAINS]],
-        any(normalise(name) in called for name, _ in tool.spellings),
+        any(normalise(name) in called for name in (tool.name, *dict(tool.spellings))),
         said.state if said else "open",
         said,
         list(decisions.of_tool.get(key, ())),
+        sessions.total() == 1 and (said is None or said.state == "open"),
     )

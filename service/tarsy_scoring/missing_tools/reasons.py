@@ -13,8 +13,8 @@ from uuid import UUID
 from tarsy_scoring.analytics.analytics import SELECTED
 from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.missing_tools.ledger import WantedTool
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.scores.session_list import CUSTOM_PLAN
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.scores.session_list import fetch_planned
 from tarsy_scoring.timeline.text import cut, one_line
 
 REASONS = 2  # per tool
@@ -61,15 +61,10 @@ async def read_reasons(
     """
     named = [(spelling.name, n) for n, entry in enumerate(tools) for spelling in entry.spellings]
     names, numbers = [name for name, _ in named], [n for _, n in named]
-
-    async def work(connection: Connection) -> list[Any]:
-        await connection.execute(CUSTOM_PLAN)
-        arguments = (*selection.arguments, MOST_READ, names, numbers)
-        return await connection.fetch(database.sql(NEWEST), *arguments)
-
     found: list[list[Reason]] = [[] for _ in tools]
     if tools:
-        _sort_out(await database.once(work), found)
+        arguments = *selection.arguments, MOST_READ, names, numbers
+        _sort_out(await fetch_planned(database, NEWEST, *arguments), found)
     return found
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -22,7 +22,12 @@ _BEGINS_BLOCK = re.compile(r"\A(?:(?=[-+=])|([0-9]{1,9})(?=[.)]))")
 # Text that renderers turn into links: addresses, people (`@ada`), issue and merge request numbers.
 _LINKED = re.compile(r"://|www\.|@|[#!][0-9]", re.IGNORECASE)
 
-HEADINGS: Mapping[ToolStateName, str] = {"open": "To be built", "planned": "Planned", "built": "Built"}
+HEADINGS: Mapping[ToolStateName | Literal["once"], str] = {
+    "open": "To be built",
+    "planned": "Planned",
+    "built": "Built",
+    "once": "Named by one session",
+}
 
 
 @dataclass(frozen=True, slots=True)

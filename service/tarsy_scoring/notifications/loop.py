@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import structlog
 
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import ScoringCompleted
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Consumer, Record
@@ -128,7 +129,7 @@ class _Sending:
                     "notification.refused", target=self._name, event_id=event.event_id, reason=str(error)
                 )
                 return "refused"
-            except (TargetAway, TimeoutError) as error:
+            except (TargetAway, ConfigurationError, TimeoutError) as error:
                 if retry_s == RETRY_MIN_S:
                     log.warning(
                         "notification.waiting", target=self._name, reason=str(error) or "no answer in time"

@@ -27,6 +27,7 @@ from tarsy_scoring.config.secrets import read_target_secret
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import ScoringCompleted
+from tarsy_scoring.timeline.text import without_invisible
 
 TIMEOUT_S = 10.0  # to connect, and for each read
 USER_AGENT = f"tarsy-scoring/{__version__}"
@@ -46,6 +47,9 @@ _FIELDS = {
     "outcome",
     "has_reference",
 }
+_Read = Callable[[], str]
+_TRACE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
+_HTTP = re.compile(r"https?://")
 _UNUSUAL = re.compile(r"[^\w .:/=+-]")  # anything that a chat may read as markup, a link or a mention
 logging.getLogger("apprise").setLevel(logging.CRITICAL)  # errors quote addresses, which may be secrets
 
@@ -65,8 +69,9 @@ class Target:
 
     Args:
         wants: Whether something is sent about this score.
-        send: Send a message about the score; None: a test message. Raises `TargetAway`, if the message may or
-            may not have arrived and is to be sent again, and `MessageRefused`, if that would be useless.
+        send: Send a message about the score; None: a test message. Raises `TargetAway` or
+            `ConfigurationError`, if the message is to be sent again, and `MessageRefused`, if that would be
+            useless.
     """
 
     wants: Callable[[ScoringCompleted], bool]
@@ -86,22 +91,38 @@ def open_target(name: str, settings: Settings, environ: Mapping[str, str]) -> Ta
     match wanted:
         case WebhookTarget():
             url, secret = (read_target_secret(where, v, environ) for v in (wanted.url_env, wanted.secret_env))
-            if not url().startswith(("https://", "http://")):
-                raise ConfigurationError(f"{where}: its address does not begin with https://")
-            if len(secret()) < LEAST_SECRET:
-                raise ConfigurationError(f"{where}: its secret is shorter than {LEAST_SECRET} characters")
+            url = _checked(where, "its address does not begin with https://", url, _HTTP.match)
+            secret = _checked(where, "its secret is too short", secret, lambda s: len(s) >= LEAST_SECRET)
             send = partial(_send_to_webhook, wanted, settings.public_url, url, secret)
             return Target(partial(_is_low, wanted), send)
         case AppriseTarget():
             url = read_target_secret(where, wanted.url_env, environ)
-            if not apprise.Apprise().add(url()):
-                raise ConfigurationError(f"{where}: its address is no URL that apprise knows")
+            url = _checked(
+                where, "apprise does not know its address", url, lambda u: apprise.Apprise().add(u)
+            )
             send = partial(_send_to_apprise, settings.public_url, url)
             return Target(partial(_is_low, wanted), send)
         case LangfuseTarget():
             secret = read_target_secret(where, wanted.secret_env, environ)
             send = partial(_send_to_langfuse, wanted, settings.public_url, secret)
             return Target(partial(_has_result, wanted), send)
+
+
+def _checked(where: str, fault: str, read: _Read, is_usable: Callable[[str], object]) -> _Read:
+    """
+    Return a function that reads a value and checks it.
+
+    Raises:
+        ConfigurationError: The value cannot be used: now, or in a later call after its file changed.
+    """
+
+    def current() -> str:
+        if not is_usable(value := read()):
+            raise ConfigurationError(f"{where}: {fault}")
+        return value
+
+    current()
+    return current
 
 
 def _send_to_webhook(
@@ -141,8 +162,8 @@ def _send_to_langfuse(
         raise MessageRefused("it takes scores only, and a test would stay among them")
     url = _link(event, public_url)
     about = event.model_dump(include=_JUDGE_FIELDS | {"chain_id", "score_id"})
-    trace_id = (event.labels or {}).get(wanted.trace_label or "")
-    common: dict[str, Any] = {"traceId": trace_id} if trace_id else {"sessionId": event.session_id}
+    trace_id = _TRACE_ID.fullmatch(event.labels.get(wanted.trace_label or "", ""))
+    common: dict[str, Any] = {"traceId": trace_id[0]} if trace_id else {"sessionId": event.session_id}
     common |= {"metadata": about | {"url": url}} | ({} if url is None else {"comment": url})
     address, login = f"{wanted.base_url.rstrip('/')}/api/public/scores", (wanted.public_key, secret())
     for name, score_id, value, kind in (
@@ -197,7 +218,10 @@ def _covers(chains: tuple[str, ...], event: ScoringCompleted) -> bool:
 def _line(event: ScoringCompleted, url: str | None) -> str:
     total = "No total" if event.total_score is None else f"Score {event.total_score} of 100"
     outcome = f", outcome {event.outcome}" if event.outcome else ""
-    session, chain = _UNUSUAL.sub("?", event.session_id), _UNUSUAL.sub("?", event.chain_id or "(none)")
+    session, chain = (
+        _UNUSUAL.sub("?", event.session_id),
+        _UNUSUAL.sub("?", without_invisible(event.chain_id or "(none)")),
+    )
     flags = f", flags: {', '.join(event.flags)}" if event.flags else ""
     return f"{total}{outcome}: session {session} of chain {chain}{flags}" + (f" {url}" if url else "")
 

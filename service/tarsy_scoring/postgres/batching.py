@@ -8,18 +8,15 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-WRITERS = (
-    2  # concurrent writes: one slow write does not hold up all callers, and batches stay large under load
-)
-
 
 class Batcher(Generic[Item, Result]):
     """
     Group the items of concurrent callers into writes.
 
-    There is no timer: an idle batcher writes at once, a busy one in larger batches. If a batch fails, each of
-    its items is written alone, so that one bad item cannot fail the others. A cancelled caller leaves the
-    item in the queue: the item may still be written.
+    There is no timer: an idle batcher writes at once, a busy one in larger batches. One batch is written at a
+    time: two writers would share the same items, in more transactions and on more connections. If a batch
+    fails, each of its items is written alone, so that one bad item cannot fail the others. A cancelled caller
+    leaves the item in the queue: the item may still be written.
 
     Args:
         write: Writes all items and returns a result for each, in the same order.
@@ -32,7 +29,7 @@ class Batcher(Generic[Item, Result]):
         self._write = write
         self._limit = limit
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
-        self._writers: set[asyncio.Task[None]] = set()
+        self._writer: asyncio.Task[None] | None = None
 
     async def submit(self, item: Item) -> Result:
         """
@@ -43,11 +40,10 @@ class Batcher(Generic[Item, Result]):
         """
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
-        if len(self._writers) < WRITERS:
+        if self._writer is None:
             # An empty context: the writer serves many callers, so log lines must not carry the names of
             # the first.
-            writer = asyncio.create_task(self._write_all(), context=contextvars.Context())
-            self._writers.add(writer)
+            self._writer = asyncio.create_task(self._write_all(), context=contextvars.Context())
         return await future
 
     async def _write_all(self) -> None:
@@ -63,7 +59,7 @@ class Batcher(Generic[Item, Result]):
         finally:
             # No await between the last look at `_waiting` and this line: an item that arrived in between
             # would stay there until the next caller comes.
-            self._writers.discard(asyncio.current_task())
+            self._writer = None
 
     async def _write_batch(self, batch: list[tuple[Item, "asyncio.Future[Result]"]]) -> None:
         # `gather` returns whatever the write raises, so that it reaches the callers and never ends the

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import contextvars
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, partial
@@ -50,7 +49,7 @@ _STALE_CONNECTION = (
     asyncpg.InvalidSQLStatementNameError,
     asyncpg.DuplicatePreparedStatementError,
 )
-NOTIFY = "SELECT pg_notify(channel, count) FROM unnest($1::text[], $2::text[]) AS n(channel, count)"
+NOTIFY = "SELECT pg_notify(channel, '') FROM unnest($1::text[]) AS n(channel)"
 NOTIFY_EVERY_S = 0.05  # a NOTIFY per transaction halves commit throughput (Source: own measurement)
 # Number of judging processes from which on their polls, one a second each, find a score within 0.1 s in half
 # of all cases.
@@ -167,7 +166,7 @@ class Database:
         self._statement_cache = statement_cache
         self._pool: asyncpg.Pool | None = None
         self._notified: dict[Channel, asyncio.Event] = {"scores": asyncio.Event(), "events": asyncio.Event()}
-        self._to_send: Counter[Channel] = Counter()
+        self._to_send: set[Channel] = set()
         self._has_to_send = asyncio.Event()
         self._kept: dict[Channel, bool] = {}
         self.judging = 0
@@ -186,14 +185,15 @@ class Database:
             prepare=read_jsonb,
         )
 
-    def avoid_scans(self) -> None:
+    def plan_once(self) -> None:
         """
-        Plan statements for indexes from now on.
+        Plan each statement once on each connection from now on, and for indexes.
 
-        PostgreSQL keeps a plan until a table is analyzed, so one that was made while the table was small
-        would scan it while it grows.
+        By default PostgreSQL plans the first five runs apart, which takes it longer than the runs. It keeps a
+        plan until a table is analyzed, so one that was made while the table was small would scan it while it
+        grows.
         """
-        self._limits["enable_seqscan"] = "off"
+        self._limits |= {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
 
     async def close(self) -> None:
         """Close the pool; see `close_pool`."""
@@ -320,21 +320,20 @@ class Database:
         """Whether more than `LARGE_FLEET` processes judge."""
         return self.judging > LARGE_FLEET
 
-    def notify(self, channel: Channel, count: int = 1) -> None:
-        """
-        Wake the waiters of `channel`, for `count` rows: in this process at once, in others within 50 ms.
-        """
-        if not (self.is_in_large_fleet and channel == "scores"):
-            self._notified[channel].set()
-        if not (self.is_in_large_fleet or self._kept.get(channel)):
-            self._to_send[channel] += count
-            self._has_to_send.set()
+    def notify(self, *channels: Channel) -> None:
+        """Wake the waiters of `channels`: in this process at once, in others within 50 ms."""
+        for channel in channels:
+            if not (self.is_in_large_fleet and channel == "scores"):
+                self._notified[channel].set()
+            if not (self.is_in_large_fleet or self._kept.get(channel)):
+                self._to_send.add(channel)
+                self._has_to_send.set()
 
     def keep_notifications(self, channel: Channel, is_kept: bool) -> None:
         """Set whether only this process waits for notifications of `channel`, so that others need none."""
         self._kept[channel] = is_kept
 
-    def notify_locally(self, channel: Channel, _count: str = "1") -> None:
+    def notify_locally(self, channel: Channel, _payload: str = "") -> None:
         """Wake the waiters of `channel` in this process only."""
         self._notified[channel].set()
 
@@ -374,10 +373,9 @@ class Database:
         while True:
             await self._has_to_send.wait()
             self._has_to_send.clear()
-            counts, self._to_send = self._to_send, Counter()
-            sent = [self._pg_channel(c) for c in counts], [str(n) for n in counts.values()]
+            channels, self._to_send = self._to_send, set()
             with contextlib.suppress(DatabaseAway):  # the other processes poll
-                await self.single(NOTIFY, *sent)
+                await self.single(NOTIFY, list(map(self._pg_channel, channels)))
             await asyncio.sleep(NOTIFY_EVERY_S)
 
     def _pg_channel(self, channel: Channel) -> str:
@@ -385,10 +383,10 @@ class Database:
         return f"tarsy_scoring.{self.schema}.{channel}"[-63:]
 
 
-def insert_of(table: str, columns: Sequence[str]) -> str:
-    """Statement that inserts rows given as one JSON array ($1) of objects with these columns as keys."""
+def insert_of(table: str, columns: Sequence[str], argument: int = 1) -> str:
+    """Statement that inserts rows given as one JSON array of objects with these columns as keys."""
     names = ", ".join(columns)
-    rows = f"jsonb_populate_recordset(NULL::{{schema}}.{table}, $1::jsonb)"
+    rows = f"jsonb_populate_recordset(NULL::{{schema}}.{table}, ${argument}::jsonb)"
     return f"INSERT INTO {{schema}}.{table} ({names}) SELECT {names} FROM {rows}"
 
 

@@ -1,7 +1,6 @@
 """Counts waiting work: open scores by what holds them up, and events that no broker has acknowledged."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
 from typing import Literal
 
 from tarsy_scoring.limits.rules import Standings
@@ -55,25 +54,10 @@ LASTING_HOLDS = ("pause", "budget", "circuit", "key", "quota", "rejected")
 INTENDED_HOLDS = ("pause", "budget")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenScores:
+async def open_scores(database: Database, standings: Standings) -> tuple[Counter[str], dict[str, int], float]:
     """
-    Open scores at one moment.
-
-    Args:
-        due: Due pending scores without bulk ones, by what holds their chain up; `nothing` if nothing does.
-        oldest_due_s: The oldest one's age, without those under an intended hold.
-    """
-
-    pending: int
-    in_progress: int
-    due: Mapping[str, int]
-    oldest_due_s: float
-
-
-async def open_scores(database: Database, standings: Standings) -> OpenScores:
-    """
-    Count open scores.
+    Count open scores by status; due pending ones without bulk ones by what holds their chain up (`nothing` if
+    nothing does); and the oldest one's age in seconds, without those under an intended hold.
 
     Args:
         standings: What holds chains up now.
@@ -86,12 +70,10 @@ async def open_scores(database: Database, standings: Standings) -> OpenScores:
     rows = await database.once(lambda c: c.fetch(database.sql(OPEN_SCORES), *holds))
     pending = [r for r in rows if r["status"] == "pending"]
     waits_s = (r["oldest_due_s"] for r in pending if r["hold"] not in INTENDED_HOLDS)
-    return OpenScores(
-        pending=sum(r["scores"] for r in pending),
-        in_progress=sum(r["scores"] for r in rows if r["status"] == "in_progress"),
-        due={r["hold"]: r["due"] for r in pending},
-        oldest_due_s=max(waits_s, default=0.0),
-    )
+    counts = Counter[str]()
+    for r in rows:
+        counts[r["status"]] += r["scores"]
+    return counts, {r["hold"]: r["due"] for r in pending}, max(waits_s, default=0.0)
 
 
 async def due_scores(database: Database, standings: Standings, limit: int) -> dict[Bound, int]:

@@ -67,7 +67,7 @@ WITH suspects AS MATERIALIZED (
 ), claimed AS (
   UPDATE {{schema}}.session_scores s SET
     status = 'in_progress', attempt = s.attempt + (NOT due.is_lookup_only)::int,
-    started_at = coalesce(s.started_at, now()), current_stage = 'gathering_context',
+    started_at = coalesce(s.started_at, now()),
     waiting_reason = NULL, waiting_for_text = NULL,
     lease_owner = $1, lease_token = gen_random_uuid(), lease_expires_at = now() + make_interval(secs => $3)
   FROM due WHERE s.score_id = due.score_id
@@ -79,9 +79,10 @@ SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt,
        m.alert_type, m.status AS session_status,
        coalesce(r.source, '') AS source, r.traceparent,
        r.chain_id AS asked_chain_id, r.criteria AS asked_criteria, c.is_lookup_only,
+       coalesce(r.is_reference_refused, false) AS is_reference_refused,
        jsonb_build_object('labels', m.labels, 'session_ended_at', m.completed_at, 'reference', (
          SELECT jsonb_build_object('text', f.text, 'source_url', f.source_url, 'provided_by', f.provided_by,
-                                   'provided_at', f.provided_at)
+                                   'provided_at', f.provided_at, 'sent_by', f.sent_by)
          FROM {{schema}}.session_references f WHERE f.reference_id = c.reference_id))::text AS given
 FROM claimed c
 JOIN {{schema}}.sessions m USING (session_id)
@@ -126,6 +127,7 @@ class ClaimedScore:
         traceparent: The request's trace context; within a traced attempt, the attempt's.
         asked_chain_id, asked_criteria: Those that the request itself named.
         is_lookup_only: It was claimed to look for the session again; see `Leases.begin_attempt`.
+        is_reference_refused: See `admission.Request`.
         reference: The text to judge against, under `text`, and what the score carries of it.
         is_unreadable: What the session's row gives is not here, because it cannot be read.
     """
@@ -155,6 +157,7 @@ class ClaimedScore:
     asked_chain_id: str | None = None
     asked_criteria: str | None = None
     is_lookup_only: bool = False
+    is_reference_refused: bool = False
     reference: Mapping[str, Any] | None = None
     is_unreadable: bool = False
 

@@ -17,7 +17,7 @@ import asyncpg
 
 from tarsy_scoring.audit import audit
 from tarsy_scoring.errors import ScoringError, UnknownCriteria
-from tarsy_scoring.events import SOURCE_COMPLETED
+from tarsy_scoring.events import MAX_LABELS, SOURCE_COMPLETED, bounded_labels
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.outbox.outbox import NewEvent
 from tarsy_scoring.postgres.database import Connection, Database, insert_of
@@ -37,7 +37,8 @@ from tarsy_scoring.queue.idempotency import Key
 from tarsy_scoring.queue.session_states import states_of
 from tarsy_scoring.references import store as stored_references
 
-# Like `EMIT`, PostgreSQL plans this and the locks of sessions once.
+# With SELECT the plan does not depend on the length of the array, so PostgreSQL plans this and the locks of
+# sessions once, also in processes that leave the choice to it.
 KNOWN_REQUESTS = """
 SELECT request_id FROM {schema}.scoring_requests WHERE request_id = ANY((SELECT $1::uuid[])::uuid[])
 """
@@ -47,27 +48,38 @@ UPDATE {schema}.scoring_requests r SET arrivals = r.arrivals + a.n
 FROM unnest($1::uuid[], $2::int[]) AS a(request_id, n) WHERE r.request_id = a.request_id
 """
 
+
+def merged_labels(merged: str, first: str) -> str:
+    """
+    SQL: the labels `merged`, cut to `MAX_LABELS`: those whose names are in `first`, then others in the order
+    of `jsonb`.
+    """
+    return f"""(SELECT coalesce(jsonb_object_agg(l.key, l.value), '{{}}') FROM (
+    SELECT * FROM jsonb_each({merged}) ORDER BY NOT {first} ? key, octet_length(key), key COLLATE "C"
+    LIMIT {MAX_LABELS}) l)"""
+
+
 # Insert or lock the sessions in the order of their ids. A value that an event does not have changes nothing.
 # The days on which a known session ended become dirty when that end moves.
-UPSERT_SESSIONS = """
+UPSERT_SESSIONS = f"""
 WITH moved AS (
-  INSERT INTO {schema}.dirty_days (day)
+  INSERT INTO {{schema}}.dirty_days (day)
   SELECT (d.at AT TIME ZONE 'UTC')::date
   FROM unnest($1::text[], $6::timestamptz[]) AS t(session_id, completed_at)
-  JOIN {schema}.sessions m USING (session_id)
+  JOIN {{schema}}.sessions m USING (session_id)
   CROSS JOIN LATERAL (VALUES (least(m.completed_at, m.first_seen_at)),
     (least(t.completed_at, m.first_seen_at))) d(at)
   WHERE t.completed_at IS NOT NULL
     AND least(t.completed_at, m.first_seen_at) <> least(m.completed_at, m.first_seen_at)
 )
-INSERT INTO {schema}.sessions AS s (session_id, chain_id, alert_type, labels, status, completed_at)
+INSERT INTO {{schema}}.sessions AS s (session_id, chain_id, alert_type, labels, status, completed_at)
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::jsonb[], $5::text[], $6::timestamptz[])
   AS t(session_id, chain_id, alert_type, labels, status, completed_at)
 ORDER BY session_id
 ON CONFLICT (session_id) DO UPDATE SET
   chain_id = coalesce(excluded.chain_id, s.chain_id),
   alert_type = coalesce(excluded.alert_type, s.alert_type),
-  labels = s.labels || excluded.labels,
+  labels = {merged_labels("s.labels || excluded.labels", "s.labels")},
   status = coalesce(excluded.status, s.status),
   completed_at = coalesce(excluded.completed_at, s.completed_at)
 """
@@ -119,6 +131,21 @@ SUPERSEDE = (
     "UPDATE {schema}.scoring_requests SET disposition = 'superseded' WHERE request_id = ANY($1::uuid[])"
 )
 
+# Lock the open scores of sessions ($1), and other scores ($2), before priorities lock some of them.
+LOCK_OPEN_SCORES = """
+SELECT score_id FROM {schema}.session_scores
+WHERE (session_id = ANY($1::text[]) AND status IN ('pending', 'in_progress') AND purpose = 'production')
+  OR score_id = ANY($2::uuid[])
+ORDER BY score_id FOR NO KEY UPDATE
+"""
+
+# Superseded requests with the open score that each had waited for.
+SUPERSEDED = """
+SELECT r.request_id, r.event_id, r.traceparent, s.score_id FROM {schema}.scoring_requests r
+JOIN {schema}.session_scores s USING (session_id)
+WHERE r.request_id = ANY($1::uuid[]) AND s.status IN ('pending', 'in_progress') AND s.purpose = 'production'
+"""
+
 # What a request says about the session, is decided with it, or is stored elsewhere.
 _NOT_STORED = {"alert_type", "labels", "session_status", "completed_at", "is_stale", "purpose", "reference"}
 # Fields of a request that are stored under their own names.
@@ -140,7 +167,10 @@ ORDER BY priority, received_at, request_id LIMIT 1
 """
 
 REQUESTS_BY_EVENT = """
-SELECT * FROM {schema}.scoring_requests WHERE event_id = $1 ORDER BY received_at, request_id LIMIT $2
+SELECT r.*, (SELECT e.payload ->> 'superseded_by' FROM {schema}.scoring_events e
+  WHERE r.disposition = 'superseded' AND e.session_id = r.session_id AND e.type = 'scoring.request_superseded'
+    AND e.payload ->> 'request_id' = r.request_id::text LIMIT 1) AS superseded_by
+FROM {schema}.scoring_requests r WHERE r.event_id = $1 ORDER BY received_at, r.request_id LIMIT $2
 """
 
 
@@ -150,13 +180,13 @@ class _Decisions:
     The decisions about one batch of requests, and what has to be written for them.
 
     Args:
-        superseded: Stored deferred requests that requests of this batch replace.
+        superseded: Deferred requests, each with the request of this batch that replaces it.
         priorities: For each open score that answers a request, the most urgent priority requested.
     """
 
     by_request: dict[UUID, Decision] = field(default_factory=dict)
     accepted: list[tuple[Request, Decision]] = field(default_factory=list)
-    superseded: list[UUID] = field(default_factory=list)
+    superseded: dict[UUID, Request] = field(default_factory=dict)
     priorities: dict[UUID, Priority] = field(default_factory=dict)
 
     def add(self, request: Request, decision: Decision) -> None:
@@ -167,10 +197,9 @@ class _Decisions:
             earlier = self.priorities.get(decision.score_id, request.priority)
             self.priorities[decision.score_id] = min(earlier, request.priority)
         if (older := decision.superseded) is not None:
+            self.superseded[older] = request
             if older in self.by_request:
                 self.by_request[older] = Decision("superseded")
-            else:
-                self.superseded.append(older)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +292,8 @@ class Inbox:
         with _refusals():
             decisions = await self.database.persist(work)
         if decisions.accepted:
-            self.database.notify("scores", len(decisions.accepted))
+            self.database.notify("scores", "events")
+        elif decisions.superseded:
             self.database.notify("events")
         return {i: d.disposition for i, d in decisions.by_request.items()}
 
@@ -348,8 +378,7 @@ class Inbox:
         with _refusals():
             answer = await self.database.once(work)
         if isinstance(answer, Answer) and answer.disposition == "accepted":
-            self.database.notify("scores")
-            self.database.notify("events")
+            self.database.notify("scores", "events")
         return answer
 
     async def _store_answer(
@@ -367,6 +396,7 @@ class Inbox:
         answer = Answer(decision.disposition, decision.score_id, request.request_id)
         if decision.disposition == "accepted":
             change: audit.Change = "score" if before.latest_completed() is None else "rescore"
+            change = change if request.purpose == "production" else "order"
             ids: dict[str, Any] = {"score_id": answer.score_id, "request_id": request.request_id}
             by, session_id = request.requested_by, request.session_id
             await audit.record(self.database, connection, change, by=by, session_id=session_id, **ids)
@@ -387,7 +417,7 @@ class Inbox:
             said[r.session_id] = (
                 r.chain_id or chain,
                 r.alert_type or alert,
-                labels | r.labels,
+                bounded_labels(labels | r.labels),
                 r.session_status or status,
                 r.completed_at or at,
             )
@@ -406,8 +436,8 @@ class Inbox:
     ) -> None:
         """Write new requests with their references, and the decisions about them."""
         given = [(r.session_id, r.request_id, r.requested_by, r.reference) for r in fresh if r.reference]
-        await stored_references.add(self.database, connection, given)
         await self._write(connection, decisions)
+        await stored_references.add(self.database, connection, given)
         rows = []
         for r in fresh:
             decision = decisions.by_request[r.request_id]
@@ -415,6 +445,18 @@ class Inbox:
             rows.append(_picked(r, REQUEST_COLUMNS) | decided | {"arrivals": arrivals[r.request_id]})
         if rows:
             await connection.execute(self.database.sql(ADD_REQUESTS), rows)
+        if decisions.superseded:
+            await self._tell_superseded(connection, decisions.superseded)
+
+    async def _tell_superseded(self, connection: Connection, superseded: Mapping[UUID, Request]) -> None:
+        """Emit an event for each stored request that another one replaced; `_write` has locked the scores."""
+        rows = await connection.fetch(self.database.sql(SUPERSEDED), list(superseded))
+        events = []
+        for row in rows:
+            fields = {"request_id": row["request_id"], "request_event_id": row["event_id"]}
+            fields["superseded_by"] = superseded[row["request_id"]].request_id
+            events.append(NewEvent(row["score_id"], "scoring.request_superseded", fields, row["traceparent"]))
+        await outbox.emit(self.database, connection, events)
 
     async def _write(self, connection: Connection, decisions: _Decisions) -> None:
         """Insert new scores with their `queued` events, raise priorities, mark superseded requests."""
@@ -429,11 +471,15 @@ class Inbox:
         if scores:
             await connection.execute(self.database.sql(ADD_SCORES), scores)
             await outbox.emit(self.database, connection, events)
+        if superseded := decisions.superseded:
+            sessions = sorted({request.session_id for request in superseded.values()})
+            await connection.execute(
+                self.database.sql(LOCK_OPEN_SCORES), sessions, list(decisions.priorities)
+            )
+            await connection.execute(self.database.sql(SUPERSEDE), list(superseded))
         if decisions.priorities:
             ids, priorities = list(decisions.priorities), [int(p) for p in decisions.priorities.values()]
             await connection.execute(self.database.sql(RAISE_PRIORITIES), ids, priorities)
-        if decisions.superseded:
-            await connection.execute(self.database.sql(SUPERSEDE), decisions.superseded)
 
     async def lock_sessions(
         self, connection: Connection, ids: set[str], *, skip_locked: bool = False

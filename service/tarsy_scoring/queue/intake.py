@@ -3,16 +3,14 @@ Turn Kafka messages into stored requests or dead letters, and commit their offse
 
 No offset waits for a judgement. A message that cannot be decoded or stored becomes a dead letter. If the
 dead-letter topic cannot be written, intake stops and drops nothing. If too many messages of a topic are
-invalid, intake stops that topic (`DeadLetterLimit`). While too many scores are due, intake asks for no
+invalid, intake pauses that topic (`DeadLetterLimit`). While too many scores are due, intake asks for no
 records (`Capacity`).
 """
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from uuid import UUID
 
 import structlog
 
@@ -26,10 +24,9 @@ from tarsy_scoring.events import (
     Origin,
     RescoreRequested,
     SessionCompleted,
-    decode_rescore_requested,
-    decode_session_completed,
+    decode,
     request_id_of,
-    request_id_without_event_id,
+    sender_of_event,
 )
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Consumer, Record
@@ -41,11 +38,13 @@ from tarsy_scoring.queue.capacity import Capacity
 from tarsy_scoring.queue.inbox import Inbox, NotStorable
 from tarsy_scoring.references.model import Reference, reference_of
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.otel import traceparent_of
 from tarsy_scoring.telemetry.stopping import unless_stopped
-from tarsy_scoring.telemetry.tracing import traceparent_of
+from tarsy_scoring.timeline.clean.masking import masking_of
 
 log = structlog.get_logger()
 
+# `TAKE_BYTES` bounds a take, too: masking takes up to 15 us for each byte of a hostile reference.
 TAKE_LIMIT = 500
 TAKE_WAIT_S = 0.2
 PAUSE_CHECK_S = 0.5
@@ -67,6 +66,7 @@ class Intake:
         capacity: Capacity,
         metrics: Metrics,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._inbox = inbox
@@ -77,11 +77,12 @@ class Intake:
             settings.topic_session_completed: SOURCE_COMPLETED,
             settings.topic_rescore_requested: SOURCE_RESCORE,
         }
-        self._consumer = Consumer(settings, tuple(self._sources))
         self._publisher = Publisher(settings)
         share, streak = settings.dead_letter_max_share, settings.dead_letter_max_streak
-        self._limits = {topic: DeadLetterLimit(share, streak) for topic in self._sources}
-        self._stopped: set[str] = set()  # topics with too many invalid messages
+        self._limits = {topic: DeadLetterLimit(share, streak, monotonic) for topic in self._sources}
+        self._consumer = Consumer(
+            settings, tuple(self._sources), is_stopped=lambda topic: self._limits[topic].excess is not None
+        )
         self.has_joined = False
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -139,20 +140,42 @@ class Intake:
         self._capacity.use(len(records))
         if not records:
             return
-        handled = await self.store(records)
-        if handled and not await self._consumer.commit(handled):
+        await self.store(records)
+        if not await self._consumer.commit(records):
             self._metrics.offset_commits_refused.inc()
 
-    async def store(self, records: Sequence[Record]) -> list[Record]:
+    async def store(self, records: Sequence[Record]) -> None:
         """
         Store the requests of `records`, then write dead letters for the others; waits until that is done.
 
-        A topic with too many invalid messages is stopped in front of the first one that exceeds the limit.
-
-        Returns:
-            The records that need not be delivered again: all, except those of a stopped topic.
+        A topic with too many invalid messages is paused behind them.
         """
         origins = await dead_letters.find_replays(self._inbox.database, records)
+        requests, invalid = await asyncio.to_thread(self._decode_all, records, origins)
+        invalid |= await self._accept(records, requests)
+        for place, error in sorted(invalid.items()):
+            await self._dead_letter(records[place], error, origins.get(place))
+        # Replayed dead letters were counted when they arrived; tombstones are neither valid nor invalid.
+        counted = [p for p, record in enumerate(records) if record.value is not None and p not in origins]
+        for topic, limit in self._limits.items():
+            excess = limit.count(place in invalid for place in counted if records[place].topic == topic)
+            if excess is not None:
+                log.error(
+                    "intake.topic_stopped",
+                    topic=topic,
+                    reason=excess,
+                    pause_s=limit.pause_s,
+                    advice="correct the producers, or raise that setting to make all of them dead letters",
+                )
+
+    def stopped_topics(self) -> dict[str, str | None]:
+        """By topic: why it is not read now; None where it is."""
+        return {topic: limit.excess for topic, limit in self._limits.items()}
+
+    def _decode_all(
+        self, records: Sequence[Record], origins: Mapping[int, Origin]
+    ) -> tuple[dict[int, Request], dict[int, InvalidMessage]]:
+        """Decode all records but tombstones; requests and errors by their places in `records`."""
         requests: dict[int, Request] = {}
         invalid: dict[int, InvalidMessage] = {}
         for place, record in enumerate(records):
@@ -163,39 +186,7 @@ class Intake:
                 requests[place] = self.decode(record, replayed_from=origins.get(place))
             except InvalidMessage as error:
                 invalid[place] = error
-        invalid |= await self._accept(records, requests)
-        handled: list[Record] = []
-        for place, record in enumerate(records):
-            # Replayed dead letters were counted when they arrived; tombstones are neither valid nor invalid.
-            is_counted = place not in origins and record.value is not None
-            if not self._admits(record, invalid.get(place), is_counted=is_counted):
-                continue
-            if place in invalid:
-                await self._dead_letter(record, invalid[place], origins.get(place))
-            handled.append(record)
-        return handled
-
-    def _admits(self, record: Record, error: InvalidMessage | None, *, is_counted: bool) -> bool:
-        """Whether the topic is read; stops it if this message exceeds the limit of invalid ones."""
-        topic = record.topic
-        if topic in self._stopped:
-            return False
-        if not is_counted:
-            return True
-        excess = self._limits[topic].count(is_invalid=error is not None)
-        if excess is None:
-            return True
-        self._stopped.add(topic)
-        self._consumer.stop_topic(topic)
-        log.error(
-            "intake.topic_stopped",
-            topic=topic,
-            reason=excess,
-            partition=record.partition,
-            offset=record.offset,
-            advice="correct the producers, or raise that setting to make all of them dead letters; then restart",
-        )
-        return False
+        return requests, invalid
 
     def _is_stale(self, record: Record) -> bool:
         limit_s = self._settings.config.max_event_age_s
@@ -204,7 +195,7 @@ class Intake:
 
     def decode(self, record: Record, *, replayed_from: Origin | None = None) -> Request:
         """
-        Decode the request in a record.
+        Decode the request in a record. Text of strangers is masked here, so call it in a thread.
 
         Args:
             replayed_from: The origin of a replayed record.
@@ -213,10 +204,11 @@ class Intake:
             InvalidMessage: The record holds no valid request.
         """
         origin = replayed_from or dead_letters.position_of(record)
+        masking = masking_of(self._settings.config.masking_patterns)
         if self._sources[record.topic] == SOURCE_COMPLETED:
-            event = decode_session_completed(record.value)
+            event = decode(SessionCompleted, record.value)
             return Request(
-                request_id=_request_id("session.completed", event, origin, record.value),
+                request_id=request_id_of("session.completed", event, origin, record.value),
                 session_id=event.session_id,
                 source=SOURCE_COMPLETED,
                 event_id=event.event_id,
@@ -227,30 +219,35 @@ class Intake:
                 completed_at=event.completed_at,
                 is_stale=replayed_from is None and self._is_stale(record),
                 traceparent=traceparent_of(record.headers),
-            )
-        asked = decode_rescore_requested(record.value)
+            ).masked(masking)
+        asked = decode(RescoreRequested, record.value)
+        reference = self._reference_of(asked, record)
         return Request(
-            request_id=_request_id("scoring.rescore_requested", asked, origin, record.value),
+            request_id=request_id_of("scoring.rescore_requested", asked, origin, record.value),
             session_id=asked.session_id,
             source=SOURCE_RESCORE,
             event_id=asked.event_id,
             requested_by=asked.requested_by or "event",
             force=asked.force is not False or asked.reference is not None or asked.use_reference is False,
-            reference=self._reference_of(asked, record),
+            reference=reference,
             use_reference=asked.use_reference is not False,
+            is_reference_refused=asked.reference is not None and reference is None,
             criteria=asked.criteria,
             reason=asked.reason,
             priority=Priority.PEOPLE,
             traceparent=traceparent_of(record.headers),
-        )
+        ).masked(masking)
 
     def _reference_of(self, asked: RescoreRequested, record: Record) -> Reference | None:
         if asked.reference is None:
             return None
-        sent_at = moment(record.timestamp_ms / 1000)
-        extra_patterns = self._settings.config.masking_patterns
-        by = asked.requested_by or "event"
-        return reference_of(asked.reference, asked.session_id, extra_patterns, by=by, at=sent_at)
+        by, config = asked.requested_by or "event", self._settings.config
+        if not config.references.get("from_events", True):
+            log.warning("intake.reference_refused", session_id=asked.session_id, requested_by=by)
+            return None
+        sent_at, sent_by = moment(record.timestamp_ms / 1000), sender_of_event(by)
+        given, patterns = asked.reference, config.masking_patterns
+        return reference_of(given, asked.session_id, patterns, by=by, sent_by=sent_by, at=sent_at)
 
     async def _accept(
         self, records: Sequence[Record], requests: Mapping[int, Request]
@@ -299,12 +296,3 @@ class Intake:
             offset=record.offset,
             bytes=len(record.value or b""),
         )
-
-
-def _request_id(
-    kind: str, event: SessionCompleted | RescoreRequested, origin: Origin, value: bytes | None
-) -> UUID:
-    if event.event_id:
-        return request_id_of(kind, event.session_id, event.event_id)
-    value_hash = hashlib.sha256(value or b"").hexdigest()
-    return request_id_without_event_id(kind, event.session_id, origin, value_hash)

@@ -30,7 +30,7 @@ LEAVE = """
 UPDATE {schema}.session_scores SET
   chain_id = $3, criteria = $6, criteria_hash = CASE WHEN criteria = $6 THEN criteria_hash END,
   status = 'pending', next_attempt_at = now(), spent_s = spent_s + $4,
-  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL
 WHERE score_id = $1 AND lease_token = $2 AND EXISTS (
   SELECT FROM {schema}.known_names
   WHERE kind = 'chain' AND name = $3 AND seen_at > now() - make_interval(secs => $5))
@@ -102,8 +102,7 @@ async def leave_to_others(
 
     is_left = await inbox.database.persist(work)
     if is_left:
-        inbox.database.notify("scores")
-        inbox.database.notify("events")
+        inbox.database.notify("scores", "events")
     return is_left
 
 
@@ -136,8 +135,7 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[asyncpg.Record]:
 
     lost = await database.once(work)
     if lost:
-        database.notify("scores")
-        database.notify("events")
+        database.notify("scores", "events")
     return lost
 
 

@@ -8,7 +8,7 @@ leases and due times. A transaction that ends a score also promotes the session'
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -104,7 +104,7 @@ UPDATE {{schema}}.session_scores s SET
   status = j.status, attempts_burned = j.burned, losses = j.losses, spent_s = j.spent,
   next_attempt_at = now() + make_interval(secs => (1 + {BACKOFF_JITTER} * (2 * random() - 1))
     * least({BACKOFF_MOST_S}, {BACKOFF_FIRST_S} * 2 ^ least(j.losses - 1, 10))),
-  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL,
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL,
   waiting_reason = CASE j.status WHEN 'pending' THEN 'retry' END,
   completed_at = CASE j.status WHEN 'pending' THEN NULL ELSE now() END,
   waiting_for_text = CASE j.status WHEN 'pending' THEN
@@ -122,7 +122,7 @@ PUT_BACK = """
 UPDATE {schema}.session_scores SET
   status = 'pending', next_attempt_at = now() + make_interval(secs => $3), waiting_reason = $4,
   attempts_burned = attempts_burned + $5, spent_s = spent_s + $6, waiting_for_text = $7,
-  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL
 WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
 """
 
@@ -135,7 +135,7 @@ WITH untracked AS (
 )
 UPDATE {{schema}}.session_scores s SET
   status = 'pending', next_attempt_at = now(),
-  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL
 FROM untracked u WHERE s.score_id = u.score_id RETURNING {ENDED}
 """
 
@@ -144,19 +144,11 @@ SESSION_OF_SCORE = "SELECT session_id FROM {schema}.session_scores WHERE score_i
 CANCEL = f"""
 UPDATE {{schema}}.session_scores s SET
   status = 'cancelled', completed_at = now(), error_kind = 'cancelled', error_message = $2,
-  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL,
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL,
   waiting_reason = NULL, waiting_for_text = NULL
 WHERE score_id = $1 AND status IN ('pending', 'in_progress')
 RETURNING {ENDED}
 """
-
-
-class Kept(NamedTuple):
-    """The leases of a worker after a renewal, by their tokens."""
-
-    held: set[UUID]
-    locked: set[UUID]
-    """Those among them that were not renewed, because another transaction had locked the score."""
 
 
 class Leases:
@@ -240,16 +232,17 @@ class Leases:
         self.database.notify("events")
         return begun
 
-    async def keep(self, held: Sequence[ClaimedScore], lease_s: float) -> Kept:
+    async def keep(self, held: Sequence[ClaimedScore], lease_s: float) -> tuple[set[UUID], set[UUID]]:
         """
-        Renew leases. Waits for no lock of another transaction.
+        Renew leases; returns the tokens that are held, and among them those that were not renewed, because
+        another transaction had locked the score.
 
         Raises:
             DatabaseAway: See `Database.once`.
         """
         ids, tokens = [c.score_id for c in held], [c.lease_token for c in held]
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(RENEW), ids, tokens, lease_s))
-        return Kept({r["lease_token"] for r in rows}, {r["lease_token"] for r in rows if r["is_locked"]})
+        return {r["lease_token"] for r in rows}, {r["lease_token"] for r in rows if r["is_locked"]}
 
     async def keep_locked(self, locked: Sequence[ClaimedScore], lease_s: float) -> None:
         """
@@ -326,8 +319,7 @@ class Leases:
 
         lost = await self.database.once(work)
         if lost:
-            self.database.notify("events")
-            self.database.notify("scores")  # a deferred request may have become a score
+            self.database.notify("events", "scores")  # a deferred request may have become a score
         return lost
 
     async def put_back(
@@ -363,8 +355,7 @@ class Leases:
         if not await self.database.persist(work):
             raise LeaseLost(f"score {claimed.score_id}: the lease was lost before it was put back")
         if due_s <= 0:
-            self.database.notify("scores")
-        self.database.notify("events")
+            self.database.notify("scores", "events")
 
     async def cancel(self, score_id: UUID, by: str) -> bool:
         """
@@ -393,8 +384,7 @@ class Leases:
             return True
 
         cancelled = await self.database.once(work)
-        self.database.notify("scores")  # a deferred request may have become one
-        self.database.notify("events")
+        self.database.notify("scores", "events")  # a deferred request may have become one
         return cancelled
 
 

@@ -77,13 +77,15 @@ class Amount:
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
     """
-    Estimate for scoring a selection once; `chains` counts the sessions by chain, None for an unknown one.
+    Estimate for scoring each session of a selection `times` times; `chains` counts the sessions by chain,
+    None for an unknown one.
     """
 
     sessions: int
     chains: Mapping[str | None, int]
     tokens: Amount
     cost_usd: Amount
+    times: int = 1
 
 
 async def obsolete_sessions(
@@ -135,9 +137,9 @@ async def never_scored(database: Database, listed: AsyncIterator[FoundSession]) 
     return sorted(found, key=lambda session: (session.completed_at or _EARLIEST, session.session_id))
 
 
-async def estimate_of(database: Database, sessions: Mapping[str, str | None]) -> CostEstimate:
+async def estimate_of(database: Database, sessions: Mapping[str, str | None], times: int = 1) -> CostEstimate:
     """
-    Estimate tokens and cost if each session is scored once, from the average of its chain.
+    Estimate tokens and cost if each session is scored so many times, from the average of its chain.
 
     Args:
         sessions: Chains by session; None for the stored chain of the session.
@@ -152,7 +154,7 @@ async def estimate_of(database: Database, sessions: Mapping[str, str | None]) ->
 
     def amount(of: str) -> Amount:
         known = {r["chain_id"]: r[of] for r in averages if r[of] is not None}
-        about = sum(known[chain] * number for chain, number in chains.items() if chain in known)
+        about = sum(known[chain] * number * times for chain, number in chains.items() if chain in known)
         return Amount(about if known else None, sum(n for chain, n in chains.items() if chain not in known))
 
-    return CostEstimate(len(sessions), chains, amount("tokens"), amount("cost_usd"))
+    return CostEstimate(len(sessions), chains, amount("tokens"), amount("cost_usd"), times)

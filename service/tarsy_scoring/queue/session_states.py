@@ -8,7 +8,8 @@ from tarsy_scoring.queue.admission import OpenScore, SessionState
 from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed
 
 # Sessions with the open score, the latest score under each criteria and reference (the last one is the latest
-# overall), the deferred request and the newest reference.
+# overall), the deferred request and the newest reference. That list grows by one for a judged reference, so
+# messages alone do not lengthen it.
 STATES = f"""
 SELECT m.session_id, m.chain_id, m.status,
   (SELECT jsonb_build_array(score_id, criteria, criteria_hash, reference_id) FROM {{schema}}.session_scores

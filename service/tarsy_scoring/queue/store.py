@@ -7,13 +7,14 @@ session's deferred request.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
 from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.events import bounded_labels
 from tarsy_scoring.judge.read.extraction import tool_of_step
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, Turn
 from tarsy_scoring.outbox import outbox
@@ -22,116 +23,10 @@ from tarsy_scoring.postgres.batching import Batcher
 from tarsy_scoring.postgres.database import RETRY_MAX_S, RETRY_MIN_S, Connection, Database, insert_of
 from tarsy_scoring.queue.admission import Disposition
 from tarsy_scoring.queue.claims import ClaimedScore, progress
-from tarsy_scoring.queue.inbox import Inbox, production_sessions
+from tarsy_scoring.queue.inbox import Inbox, merged_labels, production_sessions
+from tarsy_scoring.scores.latest import latest_of
+from tarsy_scoring.scores.reader import LAST_PHASE
 from tarsy_scoring.scores.shapes import ScoreResults
-
-# Returns the previous stage for each step whose lease is held and whose row is free. The last step of a score
-# decides the new stage. Like `EMIT`, PostgreSQL plans it once.
-RECORD_PHASES = """
-WITH step AS (
-  SELECT * FROM unnest((SELECT $1::uuid[]), (SELECT $2::uuid[]), (SELECT $3::text[]))
-    WITH ORDINALITY AS t(score_id, token, phase, n)
-), held AS (
-  SELECT s.score_id, s.lease_token, s.current_stage, step.phase, step.n FROM {schema}.session_scores s
-  JOIN step ON s.score_id = step.score_id AND s.lease_token = step.token
-  FOR NO KEY UPDATE OF s SKIP LOCKED
-), moved AS (
-  UPDATE {schema}.session_scores s SET current_stage = last.phase
-  FROM (SELECT DISTINCT ON (score_id) score_id, phase FROM held WHERE phase IS NOT NULL
-    ORDER BY score_id, n DESC) last
-  WHERE s.score_id = last.score_id
-)
-SELECT lease_token, current_stage FROM held
-"""
-
-# A score that could not be written, under a lease still held, is locked by another transaction.
-STILL_HELD = """
-SELECT s.lease_token FROM {schema}.session_scores s
-JOIN unnest($1::uuid[], $2::uuid[]) AS h(score_id, token) ON s.score_id = h.score_id
-  AND s.lease_token = h.token
-"""
-
-TURNS = "SELECT * FROM {schema}.judge_turns WHERE score_id = $1 ORDER BY ordinal"
-
-BIND = """
-UPDATE {schema}.session_scores
-SET chain_id = $3, criteria = $4, criteria_hash = $5, score_triggered_by = $6, priority = $7,
-  chain_is_named = $8 OR coalesce(chain_is_named AND chain_id = $3, false)
-WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
-"""
-
-# Only under a held lease. What an event said stays, except for a chain that only the source may name. The day
-# on which a session with completed scores ended becomes dirty when it moves; `END` marks the new one.
-LEARN_SESSIONS = """
-WITH v AS MATERIALIZED (
-  SELECT m.session_id, m.completed_at AS known_end, m.first_seen_at, v.*
-  FROM jsonb_to_recordset($1::jsonb) AS v(score_id uuid, lease_token uuid, chain_id text, certain_chain_id text,
-    alert_type text, labels jsonb, status text, completed_at timestamptz)
-  CROSS JOIN LATERAL (  -- OFFSET 0: by the indexes, however small the tables were when this was planned
-    SELECT m.* FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
-    WHERE s.score_id = v.score_id AND s.lease_token = v.lease_token OFFSET 0) m
-), moved AS (
-  INSERT INTO {schema}.dirty_days (day)
-  SELECT (first_seen_at AT TIME ZONE 'UTC')::date FROM v
-  WHERE known_end IS NULL AND completed_at < first_seen_at
-)
-UPDATE {schema}.sessions m SET chain_id = coalesce(v.certain_chain_id, m.chain_id, v.chain_id),
-  alert_type = coalesce(m.alert_type, v.alert_type), labels = v.labels || m.labels,
-  status = coalesce(m.status, v.status), completed_at = coalesce(m.completed_at, v.completed_at)
-FROM v WHERE m.session_id = v.session_id AND m.session_id = ANY (ARRAY(SELECT session_id FROM v))
-"""
-
-KEEP_CRITERIA = """
-INSERT INTO {schema}.scoring_criteria (criteria_hash, name, content) VALUES ($1, $2, $3)
-ON CONFLICT (criteria_hash) DO NOTHING
-"""
-
-# The only statement by which a holder ends a score. The columns are passed as one JSON document. The days
-# become dirty on which the score, the session's end, and the replaced score count.
-END = f"""
-WITH v AS (SELECT * FROM jsonb_populate_recordset(NULL::{{schema}}.session_scores, $1::jsonb)),
-held AS (
-  SELECT s.score_id, s.lease_token FROM {{schema}}.session_scores s
-  JOIN v ON s.score_id = v.score_id AND s.lease_token = v.lease_token
-  FOR UPDATE OF s SKIP LOCKED
-), ended AS (
-UPDATE {{schema}}.session_scores s SET
-  status = v.status, completed_at = now(), spent_s = s.spent_s + v.spent_s,
-  attempts_burned = s.attempts_burned + v.attempts_burned,
-  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL,
-    waiting_reason = NULL,
-  {", ".join(f"{name} = v.{name}" for name in ScoreResults.model_fields)}
-FROM v JOIN held USING (score_id, lease_token) WHERE s.score_id = held.score_id
-RETURNING held.lease_token, s.session_id, s.purpose, s.status, s.reference IS NOT NULL AS has_reference
-), marked AS (
-INSERT INTO {{schema}}.dirty_days (day)
-SELECT DISTINCT (d.at AT TIME ZONE 'UTC')::date
-FROM ended e JOIN {{schema}}.sessions m USING (session_id) CROSS JOIN LATERAL (
-  SELECT now() UNION ALL SELECT least(m.completed_at, m.first_seen_at)
-  UNION ALL SELECT max(o.completed_at) FROM {{schema}}.session_scores o
-  WHERE o.session_id = e.session_id AND o.status = 'completed' AND o.purpose = 'production'
-    AND (o.reference IS NOT NULL) = e.has_reference) d(at)
-WHERE e.status = 'completed' AND e.purpose = 'production' AND d.at IS NOT NULL
-)
-SELECT lease_token, session_id, purpose FROM ended
-"""
-
-ADD_MISSING_TOOLS = insert_of("score_missing_tools", ("score_id", "ordinal", "tool_name", "rationale"))
-
-ADD_APPROACHES = """
-WITH v AS (
-  SELECT * FROM jsonb_to_recordset($1::jsonb)
-    AS r(score_id uuid, ordinal int, name text, description text, steps jsonb)
-), added AS (
-  INSERT INTO {schema}.score_alternative_approaches (score_id, ordinal, name, description)
-  SELECT score_id, ordinal, name, description FROM v
-  RETURNING score_id, ordinal
-)
-INSERT INTO {schema}.score_alternative_approach_steps (score_id, approach_ordinal, ordinal, step, tool_name)
-SELECT v.score_id, v.ordinal, s.n, s.step ->> 'step', s.step ->> 'tool_name'
-FROM v JOIN added USING (score_id, ordinal) CROSS JOIN jsonb_array_elements(v.steps) WITH ORDINALITY
-  AS s(step, n)
-"""
 
 MAX_TOOL_NAME = 255  # characters; a judge may write a longer name than an index entry can hold
 
@@ -155,10 +50,160 @@ class StoredTurn:
 
 TURN_FIELDS = tuple(f.name for f in fields(Turn))
 QUESTION_FIELDS = tuple(f.name for f in fields(StoredTurn) if f.name != "turn")
-TURN_COLUMNS = (*TURN_FIELDS, *QUESTION_FIELDS, "score_id", "attempt")
-# Without the columns of the conflict: PostgreSQL would refuse them on a partitioned table whose key they do
-# not hold.
-ADD_TURNS = insert_of("judge_turns", TURN_COLUMNS) + " ON CONFLICT DO NOTHING"
+
+
+def _add_turns(argument: int, held: str) -> str:
+    """SQL that stores the turns of attempts in the relation `held`; an attempt has turns under one lease."""
+    insert = insert_of("judge_turns", (*TURN_FIELDS, *QUESTION_FIELDS, "score_id", "attempt"), argument)
+    # No columns of the conflict: PostgreSQL would refuse them on a partitioned table whose key they do not
+    # hold.
+    return f"""{insert} WHERE (score_id, attempt) IN (SELECT score_id, attempt FROM {held})
+  ON CONFLICT DO NOTHING"""
+
+
+# Store the turns ($5) of the steps whose lease is held and whose row is free, and emit the phases that are
+# not the last of their score. A step stored since the snapshot, whose reply was lost, makes the statement
+# fail: the sequence of an event is unique.
+RECORD = f"""
+WITH step AS (
+  SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[])
+    WITH ORDINALITY AS t(score_id, lease_token, phase, traceparent, n)
+), held AS (
+  SELECT s.score_id, s.lease_token, s.attempt, step.phase, step.traceparent, step.n
+  FROM {{schema}}.session_scores s JOIN step USING (score_id, lease_token)
+  FOR NO KEY UPDATE OF s SKIP LOCKED
+), stored AS ({_add_turns(5, "held")}
+), new AS (
+  SELECT s.score_id, 'scoring.progress' AS type, jsonb_build_object('phase', s.phase) AS extra, s.traceparent,
+    s.n
+  FROM held s WHERE s.phase IS DISTINCT FROM {LAST_PHASE} AND s.phase IS NOT NULL
+), {outbox.NUMBERED}, emitted AS ({outbox.insert_numbered("{schema}.session_scores")})
+SELECT lease_token FROM held
+"""
+
+# A score that could not be written, under a lease still held, is locked by another transaction.
+STILL_HELD = """
+SELECT s.lease_token FROM {schema}.session_scores s
+JOIN unnest($1::uuid[], $2::uuid[]) AS h(score_id, token) ON s.score_id = h.score_id
+  AND s.lease_token = h.token
+"""
+
+TURNS = "SELECT * FROM {schema}.judge_turns WHERE score_id = $1 ORDER BY ordinal"
+
+# The days on which the score counts become dirty, because they count what judging cost.
+ADD_TURN = f"""
+WITH held AS (
+  UPDATE {{schema}}.session_scores SET usage = $3 WHERE score_id = $2
+  RETURNING score_id, attempt, session_id, completed_at
+), stored AS ({_add_turns(1, "held")})
+INSERT INTO {{schema}}.dirty_days (day)
+SELECT (d.at AT TIME ZONE 'UTC')::date FROM held h JOIN {{schema}}.sessions m USING (session_id)
+CROSS JOIN LATERAL (VALUES (h.completed_at), (least(m.completed_at, m.first_seen_at))) AS d(at)
+"""
+
+BIND = """
+UPDATE {schema}.session_scores
+SET chain_id = $3, criteria = $4, criteria_hash = $5, score_triggered_by = $6, priority = $7,
+  chain_is_named = $8 OR coalesce(chain_is_named AND chain_id = $3, false)
+WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
+"""
+
+
+def _learning(argument: int) -> str:
+    """
+    SQL expressions that store what the source says about sessions, under a held lease.
+
+    Alert type and labels of the source replace those of events, as does the chain of the source where events
+    may not choose. The day on which a session with completed scores ended becomes dirty when it moves; `END`
+    marks the new one.
+    """
+    return f"""
+said AS MATERIALIZED (
+  SELECT m.session_id, m.completed_at AS known_end, m.first_seen_at, v.*
+  FROM jsonb_to_recordset(${argument}::jsonb) AS v(score_id uuid, lease_token uuid, chain_id text,
+    certain_chain_id text, alert_type text, labels jsonb, status text, completed_at timestamptz)
+  CROSS JOIN LATERAL (  -- OFFSET 0: by the indexes, however small the tables were when this was planned
+    SELECT m.* FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id)
+    WHERE s.score_id = v.score_id AND s.lease_token = v.lease_token OFFSET 0) m
+), moved AS (
+  INSERT INTO {{schema}}.dirty_days (day)
+  SELECT (first_seen_at AT TIME ZONE 'UTC')::date FROM said
+  WHERE known_end IS NULL AND completed_at < first_seen_at
+), learned AS (
+  UPDATE {{schema}}.sessions m SET chain_id = coalesce(v.certain_chain_id, m.chain_id, v.chain_id),
+    alert_type = coalesce(v.alert_type, m.alert_type),
+    labels = {merged_labels("m.labels || v.labels", "v.labels")},
+    status = coalesce(m.status, v.status), completed_at = coalesce(m.completed_at, v.completed_at)
+  FROM said v
+  WHERE m.session_id = v.session_id AND m.session_id = ANY (ARRAY(SELECT session_id FROM said))
+  RETURNING m.session_id, m.completed_at
+)"""
+
+
+LEARN_SESSIONS = f"WITH {_learning(1)} SELECT"
+
+KEEP_CRITERIA = """
+INSERT INTO {schema}.scoring_criteria (criteria_hash, name, content) VALUES ($1, $2, $3)
+ON CONFLICT (criteria_hash) DO NOTHING
+"""
+
+# The only statement by which a holder ends a score. The columns are passed as one JSON document. The days
+# become dirty on which the score, the session's end, and the replaced score count. The statement before has
+# locked the sessions, so its snapshot shows every request that was deferred for them.
+END = f"""
+WITH v AS (SELECT * FROM jsonb_populate_recordset(NULL::{{schema}}.session_scores, $1::jsonb)),
+held AS (  -- LATERAL: by the index, as above
+  SELECT h.* FROM v CROSS JOIN LATERAL (
+    SELECT s.score_id, s.lease_token FROM {{schema}}.session_scores s
+    WHERE s.score_id = v.score_id AND s.lease_token = v.lease_token FOR UPDATE SKIP LOCKED) h
+), ended AS (
+UPDATE {{schema}}.session_scores s SET
+  status = v.status, completed_at = now(), spent_s = s.spent_s + v.spent_s,
+  attempts_burned = s.attempts_burned + v.attempts_burned,
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, waiting_reason = NULL,
+  {", ".join(f"{name} = v.{name}" for name in ScoreResults.model_fields)}
+FROM v JOIN held USING (score_id, lease_token) WHERE s.score_id = held.score_id
+RETURNING held.lease_token, s.score_id, s.session_id, s.request_id, s.chain_id, s.purpose, s.attempt,
+  s.status, s.completed_at, s.reference
+), {_learning(2)}, marked AS (
+INSERT INTO {{schema}}.dirty_days (day)
+SELECT DISTINCT (d.at AT TIME ZONE 'UTC')::date
+FROM ended e JOIN {{schema}}.sessions m USING (session_id) LEFT JOIN learned l USING (session_id)
+CROSS JOIN LATERAL (
+  SELECT now() UNION ALL SELECT least(coalesce(l.completed_at, m.completed_at), m.first_seen_at)
+  UNION ALL SELECT {latest_of("e.session_id", "completed_at", kind_of="e")}) d(at)
+WHERE e.status = 'completed' AND e.purpose = 'production' AND d.at IS NOT NULL
+), turns AS ({_add_turns(3, "ended")}
+), missing AS (
+  INSERT INTO {{schema}}.score_missing_tools (score_id, ordinal, tool_name, rationale)
+  SELECT e.score_id, t.ordinal, t.tool_name, t.rationale
+  FROM jsonb_to_recordset($4::jsonb) AS t(lease_token uuid, ordinal int, tool_name text, rationale text)
+  JOIN ended e USING (lease_token)
+), new AS (
+  SELECT e.score_id, n.type, n.extra, n.traceparent, n.n
+  FROM ROWS FROM (jsonb_to_recordset($5::jsonb)
+      AS (lease_token uuid, type text, extra jsonb, traceparent text))
+    WITH ORDINALITY AS n(lease_token, type, extra, traceparent, n) JOIN ended e USING (lease_token)
+), {outbox.NUMBERED}, emitted AS ({outbox.insert_numbered("ended")})
+SELECT lease_token, session_id, purpose, EXISTS (SELECT FROM {{schema}}.scoring_requests r
+  WHERE r.session_id = ended.session_id AND r.disposition = 'deferred') AS has_deferred
+FROM ended
+"""
+
+ADD_APPROACHES = """
+WITH v AS (
+  SELECT * FROM jsonb_to_recordset($1::jsonb)
+    AS r(score_id uuid, ordinal int, name text, description text, steps jsonb)
+), added AS (
+  INSERT INTO {schema}.score_alternative_approaches (score_id, ordinal, name, description)
+  SELECT score_id, ordinal, name, description FROM v
+  RETURNING score_id, ordinal
+)
+INSERT INTO {schema}.score_alternative_approach_steps (score_id, approach_ordinal, ordinal, step, tool_name)
+SELECT v.score_id, v.ordinal, s.n, s.step ->> 'step', s.step ->> 'tool_name'
+FROM v JOIN added USING (score_id, ordinal) CROSS JOIN jsonb_array_elements(v.steps) WITH ORDINALITY
+  AS s(step, n)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +217,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
-    """What the source says about a session. What an event said takes precedence."""
+    """What the source says about a session. Of status and end, what an event said takes precedence."""
 
     alert_type: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -183,8 +228,8 @@ class SessionFacts:
         """The claimed score with what it did not know."""
         return replace(
             claimed,
-            alert_type=claimed.alert_type or self.alert_type,
-            labels={**self.labels, **claimed.labels},
+            alert_type=self.alert_type or claimed.alert_type,
+            labels=bounded_labels({**self.labels, **claimed.labels, **self.labels}),
             session_status=claimed.session_status or self.status,
             session_ended_at=claimed.session_ended_at or self.completed_at,
         )
@@ -245,17 +290,18 @@ class Store:
         self.database.notify("events")
 
     async def _record_all(self, steps: Sequence[Step]) -> Sequence[bool | None]:
+        columns = zip(
+            *((s.claimed.score_id, s.claimed.lease_token, s.phase, s.claimed.traceparent) for s in steps),
+            strict=True,
+        )
+        turns = [_turn_row(s.claimed.score_id, s.claimed.attempt, turn) for s in steps for turn in s.turns]
+        arguments = (*map(list, columns), turns)
+
         async def work(connection: Connection) -> tuple[set[UUID], set[UUID]]:
-            columns = zip(*((s.claimed.score_id, s.claimed.lease_token, s.phase) for s in steps), strict=True)
-            rows = await connection.fetch(self.database.sql(RECORD_PHASES), *map(list, columns))
+            rows = await connection.fetch(self.database.sql(RECORD), *arguments)
             # By token: a batch may hold steps of a lost lease together with steps of the lease after it.
-            stages = {r["lease_token"]: r["current_stage"] for r in rows}
-            ours = [s for s in steps if s.claimed.lease_token in stages]
-            turns = [_turn_row(s.claimed, turn) for s in ours for turn in s.turns]
-            if turns:
-                await connection.execute(self.database.sql(ADD_TURNS), turns)
-            await outbox.emit(self.database, connection, _new_phases(ours, stages))
-            return set(stages), await self._locked(connection, [s.claimed for s in steps], set(stages))
+            written = {r["lease_token"] for r in rows}
+            return written, await self._locked(connection, [s.claimed for s in steps], written)
 
         written, locked = await self.database.persist(work)
         return [_result(s.claimed.lease_token in written, s.claimed.lease_token in locked) for s in steps]
@@ -283,6 +329,19 @@ class Store:
             for r in rows
         ]
 
+    async def add_turn(
+        self, score_id: UUID, attempt: int, stored: StoredTurn, usage: Mapping[str, Any]
+    ) -> None:
+        """
+        Store a turn of a completed score, and the usage of all turns; nothing where the score was erased.
+
+        Waits for the database.
+        """
+        row = [_turn_row(score_id, attempt, stored)]
+        await self.database.persist(
+            lambda c: c.execute(self.database.sql(ADD_TURN), row, score_id, dict(usage))
+        )
+
     async def bind(
         self,
         claimed: ClaimedScore,
@@ -297,8 +356,8 @@ class Store:
         """
         Fix chain and criteria of a claimed score, and store what the source says about the session.
 
-        Waits for the database. What an event said about the session takes precedence over the source, except
-        for its chain.
+        Waits for the database. What an event said about status and end of the session takes precedence over
+        the source.
 
         Args:
             is_chain_of_source: The source gave the chain, and events may not name another one.
@@ -393,42 +452,31 @@ class Store:
         sessions = {e.claimed.session_id for e in endings}
         chains = await self.inbox.lock_sessions(connection, sessions, skip_locked=True)
         free = [e for e in endings if e.claimed.session_id in chains]
-        # Before the scores end, which marks the days on which their sessions ended.
-        if facts := [_facts_row(e.claimed, e.facts) for e in free if e.facts is not None]:
-            await connection.execute(self.database.sql(LEARN_SESSIONS), facts)
-        rows = await connection.fetch(self.database.sql(END), list(map(_end_row, free)))
+        facts = [_facts_row(e.claimed, e.facts) for e in free if e.facts is not None]
+        turns = [_turn_row(e.claimed.score_id, e.claimed.attempt, turn) for e in free for turn in e.turns]
+        tools = [row for e in free for row in _tool_rows(e)]
+        events = [row for e in free for row in _event_rows(e)]
+        arguments = (list(map(_end_row, free)), facts, turns, tools, events)
+        rows = await connection.fetch(self.database.sql(END), *arguments) if free else []
         ended = {r["lease_token"] for r in rows}
-        await self._write_ends(connection, [e for e in endings if e.claimed.lease_token in ended])
-        is_due = await self.inbox.promote(connection, chains, production_sessions(rows))
-        return ended, is_due
+        await self._write_rest(connection, [e for e in free if e.claimed.lease_token in ended])
+        deferred = production_sessions(r for r in rows if r["has_deferred"])
+        return ended, await self.inbox.promote(connection, chains, deferred)
 
-    async def _write_ends(self, connection: Connection, endings: Sequence[Ending]) -> None:
-        """Write the child rows, dispositions and events of these ends."""
-        tools: list[dict[str, Any]] = []
+    async def _write_rest(self, connection: Connection, endings: Sequence[Ending]) -> None:
+        """Write what few of these ends have: dispositions and alternative approaches."""
         approaches: list[dict[str, Any]] = []
-        turns: list[dict[str, Any]] = []
-        events: list[NewEvent] = []
         for e in endings:
-            score_id = {"score_id": e.claimed.score_id}
-            for n, t in enumerate(e.missing_tools, start=1):
-                row = {"ordinal": n, "tool_name": t.tool_name[:MAX_TOOL_NAME], "rationale": t.rationale}
-                tools.append(score_id | row)
             for n, a in enumerate(e.alternative_approaches, start=1):
                 steps = [{"step": step, "tool_name": tool_of_step(step)} for step in a.steps]
                 row = {"ordinal": n, "name": a.name, "description": a.description, "steps": steps}
-                approaches.append(score_id | row)
-            turns += [_turn_row(e.claimed, turn) for turn in e.turns]
+                approaches.append({"score_id": e.claimed.score_id} | row)
             if e.disposition is not None:
                 await self.inbox.set_disposition(
                     connection, e.claimed.request_id, e.disposition, e.claimed.score_id
                 )
-            if e.turns:
-                events.append(progress(e.claimed, "storing"))
-            events.append(replace(e.event, traceparent=e.claimed.traceparent))
-        for statement, rows in ((ADD_MISSING_TOOLS, tools), (ADD_APPROACHES, approaches), (ADD_TURNS, turns)):
-            if rows:
-                await connection.execute(self.database.sql(statement), rows)
-        await outbox.emit(self.database, connection, events)
+        if approaches:
+            await connection.execute(self.database.sql(ADD_APPROACHES), approaches)
 
 
 async def _until_free(batcher: Batcher[T, bool | None], item: T) -> None:
@@ -453,14 +501,18 @@ def _end_row(ending: Ending) -> dict[str, Any]:
     return {**ending.columns, **key}
 
 
-def _new_phases(steps: Sequence[Step], stages: dict[UUID, str | None]) -> list[NewEvent]:
-    """The events of steps that begin another phase. `stages`, the last phase by lease, is updated."""
-    events = []
-    for s in steps:
-        if s.phase is not None and s.phase != stages[s.claimed.lease_token]:
-            stages[s.claimed.lease_token] = s.phase
-            events.append(progress(s.claimed, s.phase))
-    return events
+def _tool_rows(ending: Ending) -> Iterator[dict[str, Any]]:
+    for n, t in enumerate(ending.missing_tools, start=1):
+        row = {"ordinal": n, "tool_name": t.tool_name[:MAX_TOOL_NAME], "rationale": t.rationale}
+        yield {"lease_token": ending.claimed.lease_token} | row
+
+
+def _event_rows(ending: Ending) -> Iterator[dict[str, Any]]:
+    """The last events of a score."""
+    claimed = ending.claimed
+    for e in [progress(claimed, "storing")] * bool(ending.turns) + [ending.event]:
+        row = {"type": e.type, "extra": e.extra, "traceparent": claimed.traceparent}
+        yield {"lease_token": claimed.lease_token} | row
 
 
 def _facts_row(claimed: ClaimedScore, facts: SessionFacts) -> dict[str, Any]:
@@ -468,8 +520,8 @@ def _facts_row(claimed: ClaimedScore, facts: SessionFacts) -> dict[str, Any]:
     return row | {"score_id": claimed.score_id, "lease_token": claimed.lease_token}
 
 
-def _turn_row(claimed: ClaimedScore, stored: StoredTurn) -> dict[str, Any]:
+def _turn_row(score_id: UUID, attempt: int, stored: StoredTurn) -> dict[str, Any]:
     # By name: `asdict` copies each field deeply and takes several times as long.
     turn = {name: getattr(stored.turn, name) for name in TURN_FIELDS}
     question = {name: getattr(stored, name) for name in QUESTION_FIELDS}
-    return turn | question | {"score_id": claimed.score_id, "attempt": claimed.attempt}
+    return turn | question | {"score_id": score_id, "attempt": attempt}

@@ -17,6 +17,8 @@ _NAMESPACE = UUID(
     "5f0f3c0e-6a5c-5a83-9d53-0f3a3f1b7c42"
 )  # never change: stored references would be stored again
 
+REVIEWED_BY = "review in TARSy by "
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -26,6 +28,9 @@ class Reference:
     Args:
         reference_id: Made of the session, the text and the link.
         text, source_url: Without secrets.
+        provided_by: Who found it out, as the sender says.
+        sent_by: The sender: a person's name, `event: NAME`, `token NAME`, or `REVIEWED_BY` and a name; None:
+            as `provided_by`.
     """
 
     reference_id: UUID
@@ -33,6 +38,7 @@ class Reference:
     source_url: str | None
     provided_by: str
     provided_at: datetime
+    sent_by: str | None = None
 
 
 def reference_of(
@@ -41,6 +47,7 @@ def reference_of(
     extra_patterns: Mapping[str, str],
     *,
     by: str,
+    sent_by: str | None = None,
     at: datetime | None = None,
 ) -> Reference:
     """
@@ -49,7 +56,8 @@ def reference_of(
 
     Args:
         extra_patterns: The shapes of the operator's own secrets.
-        by: The sender, for a reference without `provided_by`.
+        by: Name of the sender, for a reference without `provided_by`.
+        sent_by: See `Reference`; None: `by`.
         at: Time of arrival, for a reference without `provided_at`; None: now.
     """
     masking = masking_of(extra_patterns)
@@ -58,4 +66,4 @@ def reference_of(
     provided_at = given.provided_at or at or datetime.now(UTC)
     content = f"{text}\x1f{source_url or ''}".encode("utf-8", "surrogatepass")
     reference_id = uuid5(_NAMESPACE, f"{session_id}\x1f{hashlib.sha256(content).hexdigest()}")
-    return Reference(reference_id, text, source_url, given.provided_by or by, provided_at)
+    return Reference(reference_id, text, source_url, given.provided_by or by, provided_at, sent_by or by)

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.references.model import REVIEWED_BY
 
 PAGE = 10_000  # rows read in one transaction
 _UUID, _NUMBER = UUID(int=0), 0  # before every key
@@ -28,7 +29,7 @@ class NameColumn:
         key: Column that identifies a row, and orders the pages.
         start: A value before every key.
         field: A field, if `column` holds a JSON object.
-        prefix: Text before the name in the same value.
+        prefixes: Texts of which one stands before the name in the same value.
         forgotten: Column that is emptied with the name.
     """
 
@@ -37,15 +38,19 @@ class NameColumn:
     start: Any
     column: str
     field: str | None = None
-    prefix: str = ""
+    prefixes: tuple[str, ...] = ("",)
     forgotten: str | None = None
+
+    @property
+    def _value(self) -> str:
+        return self.column if self.field is None else f"({self.column} ->> '{self.field}')"
 
     @property
     def _page(self) -> str:
         """SQL for the page $2: its keys in order, and whether each row holds the name $1."""
-        value = self.column if self.field is None else f"{self.column} ->> '{self.field}'"
+        values = ", ".join(f"'{prefix}' || $1::text" for prefix in self.prefixes)
         return f"""page AS MATERIALIZED (
-  SELECT {self.key} AS key, {value} = '{self.prefix}' || $1::text AS holds FROM {{schema}}.{self.table}
+  SELECT {self.key} AS key, {self._value} IN ({values}) AS holds FROM {{schema}}.{self.table}
   WHERE {self.key} > $2 ORDER BY {self.key} LIMIT {PAGE}
 )"""
 
@@ -60,7 +65,7 @@ SELECT (SELECT count(*) FROM page WHERE holds) AS rows, {_LAST_KEY}
     @property
     def replace(self) -> str:
         """Replaces the name $1 by $3 in a page; gives how many rows changed, and the last key."""
-        new = f"'{self.prefix}' || $3::text"
+        new = f"left({self._value}, -length($1::text)) || $3::text"
         if self.field is not None:
             new = f"jsonb_set({self.column}, ARRAY['{self.field}'], to_jsonb({new}))"
         also = f", {self.forgotten} = NULL" if self.forgotten else ""
@@ -76,30 +81,32 @@ SELECT (SELECT count(*) FROM changed) AS rows, {_LAST_KEY}
 """
 
 
+_SENT_BY = ("", "event: ", "token ", REVIEWED_BY)  # see `references.model`
 PLACES = (
     NameColumn("scoring_requests", "request_id", _UUID, "requested_by"),
     NameColumn("session_scores", "score_id", _UUID, "score_triggered_by"),
-    NameColumn("session_scores", "score_id", _UUID, "error_message", prefix="cancelled by "),
+    NameColumn("session_scores", "score_id", _UUID, "error_message", prefixes=("cancelled by ",)),
     NameColumn("session_scores", "score_id", _UUID, "reference", "provided_by"),
+    NameColumn("session_scores", "score_id", _UUID, "reference", "sent_by", _SENT_BY),
     NameColumn("session_references", "reference_id", _UUID, "provided_by"),
+    NameColumn("session_references", "reference_id", _UUID, "sent_by", prefixes=_SENT_BY),
     NameColumn("scoring_events", "event_id", _UUID, "payload", "score_triggered_by"),
-    NameColumn("scoring_events", "event_id", _UUID, "payload", "error_message", "cancelled by "),
+    NameColumn("scoring_events", "event_id", _UUID, "payload", "error_message", ("cancelled by ",)),
     NameColumn("changes", "change_id", _NUMBER, "changed_by", forgotten="address"),
     NameColumn("score_labels", "label_id", _NUMBER, "labelled_by"),
     NameColumn("tool_states", "state_id", _NUMBER, "said_by"),
     NameColumn("tool_merges", "merge_id", _NUMBER, "decided_by"),
     NameColumn("anchor_sessions", "session_id", "", "added_by"),
     NameColumn("anchor_sessions", "session_id", "", "removed_by"),
+    NameColumn("drift_findings", "event_id", _UUID, "confirmed_by"),
     NameColumn("pauses", "pause_id", _UUID, "paused_by"),
     NameColumn("erasures", "erasure_id", _NUMBER, "erased_by"),
 )
 
-# Rows of a caller that exist for a day.
-COUNT_ANSWERS = "SELECT count(*) AS rows FROM {schema}.kept_answers WHERE caller = $1"
-REMOVE_ANSWERS = """
-WITH gone AS (DELETE FROM {schema}.kept_answers WHERE caller = $1 RETURNING 1)
-SELECT count(*) AS rows FROM gone
-"""
+# Rows of a caller that exist for a day. `Caller.identity` makes the keys.
+_ANSWERS = "FROM {schema}.kept_answers WHERE caller IN ('user:' || $1, 'token:' || $1)"
+COUNT_ANSWERS = f"SELECT count(*) AS rows {_ANSWERS}"
+REMOVE_ANSWERS = f"WITH gone AS (DELETE {_ANSWERS} RETURNING 1) SELECT count(*) AS rows FROM gone"
 
 
 async def count(

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.outbox.outbox import IS_UNPUBLISHED
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.idempotency import KEPT_H
@@ -41,7 +40,7 @@ class ExpiringRows:
     Rows that expire alike.
 
     Args:
-        kept_as: The field of `Keep` with the number of days.
+        kept_as: The key of `days_to_keep`.
         table: The SQL of the other fields calls it `s`.
         key: Columns that identify a row.
         at: SQL for the time from which the days count.
@@ -124,11 +123,11 @@ _UP_TO = "s.position <= $1"  # $1 is the position of the last old event here
 # Events, requests and replies are found by their place in the table: the primary key is random, and a look-up
 # of it for each row costs more.
 EVENTS = ExpiringRows(
-    "events", "events_days", "scoring_events", ("ctid",), "s.position", _SENT, is_old=_UP_TO, start=0
+    "events", "events", "scoring_events", ("ctid",), "s.position", _SENT, is_old=_UP_TO, start=0
 )
-SESSIONS = ExpiringRows("sessions", "scores_days", "sessions", ("session_id",), _ENDED, _UNTOUCHED, batch=500)
+SESSIONS = ExpiringRows("sessions", "scores", "sessions", ("session_id",), _ENDED, _UNTOUCHED, batch=500)
 SCORES = ExpiringRows(
-    "scores", "scores_days", "session_scores", ("score_id",), "s.created_at", _REMOVABLE_SCORE, batch=100
+    "scores", "scores", "session_scores", ("score_id",), "s.created_at", _REMOVABLE_SCORE, batch=100
 )
 _POSITION = ("original_topic", "original_partition", "original_offset")
 # Events come first: `forgotten`, by which clients detect missing events, is raised before the deletion of
@@ -137,23 +136,21 @@ _POSITION = ("original_topic", "original_partition", "original_offset")
 # costs a third less in batches of 500 than 100: a batch has ten statements whatever the size.
 PARTS = (
     EVENTS,
-    ExpiringRows("requests", "records_days", "scoring_requests", ("ctid",), "s.received_at", _REQUEST),
+    ExpiringRows("requests", "records", "scoring_requests", ("ctid",), "s.received_at", _REQUEST),
     SESSIONS,
     SCORES,
     ExpiringRows(
-        "replies", "replies_days", "judge_turns", ("ctid",), "s.created_at", _REPLY, remove=_BLANK, batch=500
+        "replies", "replies", "judge_turns", ("ctid",), "s.created_at", _REPLY, remove=_BLANK, batch=500
     ),
-    ExpiringRows(
-        "findings", "records_days", "drift_findings", ("event_id",), "s.found_at", _REMOVABLE_FINDING
-    ),
-    ExpiringRows("changes", "records_days", "changes", ("change_id",), "s.changed_at"),
+    ExpiringRows("findings", "records", "drift_findings", ("event_id",), "s.found_at", _REMOVABLE_FINDING),
+    ExpiringRows("changes", "records", "changes", ("change_id",), "s.changed_at"),
     # Daily sums stay in `budget_days`.
-    ExpiringRows("charges", "records_days", "budget_charges", ("charge_id",), "s.day"),
+    ExpiringRows("charges", "records", "budget_charges", ("charge_id",), "s.day"),
     ExpiringRows(
-        "dead_letter_bodies", "records_days", "dead_letter_bodies", ("body_id",), "s.created_at", batch=20
+        "dead_letter_bodies", "records", "dead_letter_bodies", ("body_id",), "s.created_at", batch=20
     ),
-    ExpiringRows("dead_letters", "records_days", "dead_letters", _POSITION, "s.failed_at"),
-    ExpiringRows("kept_answers", "answers_days", "kept_answers", ("caller", "key"), "s.answered_at"),
+    ExpiringRows("dead_letters", "records", "dead_letters", _POSITION, "s.failed_at"),
+    ExpiringRows("kept_answers", "answers", "kept_answers", ("caller", "key"), "s.answered_at"),
 )
 
 # Sessions that ended before the cutoff, after a place ($2 time, $3 session), and at most $4 of them.
@@ -186,26 +183,14 @@ SELECT coalesce((
 FORGET_UP_TO = "UPDATE {schema}.relay_position SET forgotten = $1 WHERE forgotten < $1"
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """Days to keep each kind of rows; None: for ever."""
-
-    scores_days: int | None = None
-    replies_days: int | None = None
-    events_days: int | None = None
-    records_days: int | None = None
-    answers_days: int | None = KEPT_H // 24
-
-    @classmethod
-    def of(cls, settings: Settings, scores_days: int | None = None) -> "Keep":
-        """
-        Read the days from the settings.
-
-        Args:
-            scores_days: Overrides `SCORING_RETENTION_DAYS`.
-        """
-        days = settings.retention_days if scores_days is None else scores_days
-        return cls(days, days, days, None if days is None else max(days, LEAST_RECORDS_DAYS))
+def days_to_keep(days: int | None) -> dict[str, int]:
+    """Days to keep each kind of rows, by `ExpiringRows.kept_as`; kinds that are missing are kept for ever."""
+    kept = {"answers": KEPT_H // 24}
+    if days is not None:
+        kept |= dict.fromkeys(("scores", "replies", "events"), days) | {
+            "records": max(days, LEAST_RECORDS_DAYS)
+        }
+    return kept
 
 
 Watch = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
@@ -223,11 +208,16 @@ class Pruner:
     Deletes expired rows.
 
     Args:
+        keep: See `days_to_keep`.
         rest: Called between batches with the seconds to sleep; tests replace it.
     """
 
     def __init__(
-        self, database: Database, keep: Keep, *, rest: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        database: Database,
+        keep: Mapping[str, int],
+        *,
+        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._database = database
         self._keep = keep
@@ -318,7 +308,7 @@ class Pruner:
 
     async def _bound(self, part: ExpiringRows) -> int | None:
         """The argument $1 of `part.find`; None: all rows are kept."""
-        days: int | None = getattr(self._keep, part.kept_as)
+        days = self._keep.get(part.kept_as)
         if days is None or part is not EVENTS:
             return days
         return int((await self._fetch(LAST_OLD_EVENT, days))[0]["position"])

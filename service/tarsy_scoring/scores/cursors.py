@@ -54,9 +54,7 @@ def decode_cursor(cursor: str, asked: Any, place: TypeAdapter[T]) -> T:
     except (ValueError, TypeError, OverflowError, RecursionError):
         raise InvalidCursor("it is not one that a page gave") from None
     if found is None:
-        raise InvalidCursor(
-            "it belongs to another list (other filters or another sort); begin again without a cursor"
-        )
+        raise InvalidCursor("it belongs to a list with other filters or another sort: begin without it")
     return found
 
 

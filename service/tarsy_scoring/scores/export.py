@@ -6,19 +6,18 @@ import csv
 import io
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
 
 from pydantic_core import to_json
 
-from tarsy_scoring.events import InteractionTotals, Purpose, Usage
-from tarsy_scoring.postgres.database import Connection
+from tarsy_scoring.events import InteractionTotals, Usage
 from tarsy_scoring.scores.latest import has_no_later
 from tarsy_scoring.scores.reader import DOCUMENT, Reader, references_of
-from tarsy_scoring.scores.session_list import CUSTOM_PLAN, Filters, matches
-from tarsy_scoring.scores.shapes import Reference
+from tarsy_scoring.scores.session_list import fetch_planned, matches
+from tarsy_scoring.timeline.text import without_invisible
 
 Format = Literal["jsonl", "csv"]
 
@@ -27,13 +26,15 @@ EXPORT = f"""{DOCUMENT}
 WHERE s.purpose = $13 AND s.status = $2
   AND {matches("s.chain_id", "s.completed_at")}
   AND (NOT $14::bool OR {has_no_later("s", purpose="s.purpose")})
-  AND (NOT $15::bool OR EXISTS (SELECT FROM {{schema}}.score_labels l WHERE l.score_id = s.score_id))
+  AND (NOT $15::bool OR EXISTS (SELECT FROM {{schema}}.score_labels l
+       WHERE l.session_id = s.session_id AND coalesce(l.score_id = s.score_id, true)))
   AND NOT s.flags ?| $16::text[]
   AND ($17::timestamptz IS NULL OR s.created_at <= $17 AND (s.created_at < $17 OR s.score_id > $18))
 ORDER BY s.created_at DESC, s.score_id LIMIT $19
 """
 
 EXPORT_BATCH = 100  # scores in memory at once; a document takes some 20 KB
+WITH_REFERENCES = 10  # of them beside their references, of which a session may have 200 KB
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +47,13 @@ class ExportedScore:
     references: Sequence[Mapping[str, Any]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+async def export_scores(reader: Reader, chosen: Sequence[Any]) -> AsyncIterator[list[ExportedScore]]:
     """
-    The scores to export.
+    Read all matching scores, newest first, at most `WITH_REFERENCES` at a time; without any, an empty list.
 
     Args:
-        filters: `status` is that of the score; None means `completed`.
-        only_latest: Of several completed scores of a session, only the latest.
-        only_labelled: Only scores that people have labelled.
-        without_flags: Without scores that have one of these flags.
-    """
-
-    filters: Filters
-    purpose: Purpose = "production"
-    only_latest: bool = False
-    only_labelled: bool = False
-    without_flags: tuple[str, ...] = ()
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """$1 to $16 of the statement."""
-        filters = replace(self.filters, status=self.filters.status or "completed")
-        chosen = self.purpose, self.only_latest, self.only_labelled
-        return *filters.arguments, *chosen, list(self.without_flags)
-
-
-async def export_scores(reader: Reader, chosen: Chosen) -> AsyncIterator[list[ExportedScore]]:
-    """
-    Read all matching scores, newest first, a batch at a time.
+        chosen: $1 to $16 of `EXPORT`: the arguments of `Filters`, purpose, whether only the latest of several
+            completed scores of a session and only labelled scores count, and flags that exclude a score.
 
     Scores created after the first batch are left out. A score that changes before the batch is read is
     exported in the new state.
@@ -87,35 +66,29 @@ async def export_scores(reader: Reader, chosen: Chosen) -> AsyncIterator[list[Ex
     # was rejected: a slow reader would have it cut after `IDLE_IN_TRANSACTION_S`, and until then the snapshot
     # would keep the dead rows of the work queue from being removed.
     while True:
-        arguments = *chosen.arguments, *after, EXPORT_BATCH
-
-        async def read(connection: Connection, arguments: tuple[Any, ...] = arguments) -> list[Any]:
-            await connection.execute(CUSTOM_PLAN)
-            return await connection.fetch(reader.database.sql(EXPORT), *arguments)
-
-        rows = await reader.database.once(read)
-        documents = await reader.documents(rows)
-        references = await references_of(reader.database, [r["session_id"] for r in rows])
-        yield [
-            ExportedScore(d, r["alert_type"], r["labels"], references.get(r["session_id"], ()))
-            for d, r in zip(documents, rows, strict=True)
-        ]
+        rows = await fetch_planned(reader.database, EXPORT, *chosen, *after, EXPORT_BATCH)
+        read_rows = list(zip(await reader.documents(rows), rows, strict=True))
+        for start in range(0, max(1, len(rows)), WITH_REFERENCES):
+            some = read_rows[start : start + WITH_REFERENCES]
+            references = await references_of(reader.database, (r["session_id"] for _, r in some))
+            yield [
+                ExportedScore(d, r["alert_type"], r["labels"], references.get(r["session_id"], ()))
+                for d, r in some
+            ]
         if len(rows) < EXPORT_BATCH:
             return
         after = rows[-1]["created_at"], rows[-1]["score_id"]
 
 
-async def written(
-    batches: AsyncIterable[list[ExportedScore]], how: Format
-) -> AsyncIterator[tuple[bytes, int]]:
-    """Encode each batch: bytes and number of scores. CSV begins with the header."""
-    header = [CSV_COLUMNS]
+async def written(batches: AsyncIterable[list[ExportedScore]], how: Format) -> AsyncIterator[bytes]:
+    """Encode score by score, after a first part that is the header of CSV, or empty."""
+    has_begun = False
     async for batch in batches:
-        if how == "jsonl":
-            yield json_lines(batch), len(batch)
-        else:
-            yield csv_lines([*header, *map(csv_row, batch)]).encode(), len(batch)
-            header = []
+        if not has_begun:
+            yield csv_lines([CSV_COLUMNS]).encode() if how == "csv" else b""
+            has_begun = True
+        for score in batch:
+            yield json_line(score) if how == "jsonl" else csv_lines([csv_row(score)]).encode()
 
 
 # The fields of a CSV row; a new one comes last, so that columns which readers count do not move.
@@ -127,16 +100,18 @@ score_breakdown failure_tags flags missing_tools interaction grounding coverage 
 """
 # Members that become one cell each, in place of the whole object.
 _MEMBERS: Mapping[str, Iterable[str]] = {
-    "interaction": InteractionTotals.model_fields,
+    "interaction": InteractionTotals.__dataclass_fields__,
     "grounding": ("share",),
     "coverage": ("shown_share",),
     "usage": Usage.model_fields,
-    "reference": Reference.model_fields,
+    "reference": ("source_url", "provided_by", "provided_at"),
 }
 _CELLS = [(name, member) for name in _FIELDS.split() for member in _MEMBERS.get(name, (None,))]
+_CELLS += [("reference", "sent_by")]
 CSV_COLUMNS = ("alert_type", "labels", *(f"{name}_{member}" if member else name for name, member in _CELLS))
 
-# Beginnings of a cell that a spreadsheet takes for a formula, also behind blanks that it trims.
+# Beginnings of a cell that a spreadsheet takes for a formula, also behind blanks that it trims. Cells hold no
+# invisible characters, behind which a sign could stand.
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
 # A spreadsheet whose separator is `;` or a tab, as in many countries, ignores our quotes: for it a cell
 # begins in the middle of ours, and a row at each line break.
@@ -177,21 +152,16 @@ def _cell(value: Any) -> Any:
         value = to_json(value).decode() if value else ""
     if not isinstance(value, str):
         return value
+    value = without_invisible(value)
     return ("'" if _FORMULA.match(value) else "") + _FORMULA_INSIDE.sub(r"\1'", value)
 
 
-def json_lines(scores: Iterable[ExportedScore]) -> bytes:
-    """
-    Encode one line per score: the document under `score`, with alert type, labels and references of its
-    session.
-    """
-    lines = (
-        {
-            "alert_type": s.alert_type,
-            "labels": dict(s.labels),
-            "references": s.references,
-            "score": s.document,
-        }
-        for s in scores
-    )
-    return b"".join(to_json(line) + b"\n" for line in lines)
+def json_line(score: ExportedScore) -> bytes:
+    """The document under `score`, with alert type, labels and references of the session."""
+    line = {
+        "alert_type": score.alert_type,
+        "labels": dict(score.labels),
+        "references": score.references,
+        "score": score.document,
+    }
+    return to_json(line) + b"\n"

@@ -2,11 +2,12 @@
 Reads of stored scores: documents, histories, the judge's replies, criteria.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+from tarsy_scoring.events import MAX_REFERENCES
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.recent import Recent
 from tarsy_scoring.scores.document import CurrentHash, document
@@ -17,10 +18,22 @@ from tarsy_scoring.scores.shapes import Turn
 WAITING_S = 1.0
 TURN = tuple(Turn.model_fields)
 
-# Everything that a document shows, in one row. A completed production score names the session's newest score
-# where that is newer and not completed.
+
+def newest_disposition(session_id: str) -> str:
+    """SQL: the disposition of the newest request for a session."""
+    return f"""(SELECT r.disposition FROM {{schema}}.scoring_requests r
+  WHERE r.session_id = {session_id} ORDER BY r.received_at DESC LIMIT 1)"""
+
+
+# The last phase of a score `s`, by the index on the sequence.
+LAST_PHASE = """(SELECT e.payload ->> 'phase' FROM {schema}.scoring_events e
+  WHERE e.score_id = s.score_id AND e.type = 'scoring.progress' ORDER BY e.sequence DESC LIMIT 1)"""
+CURRENT_STAGE = f"CASE WHEN s.status = 'in_progress' THEN {LAST_PHASE} END AS current_stage"
+
+# Everything that a document shows, in one row, with lists that the judge's replies to this score bound. A
+# completed production score names the session's newest score where that is newer and not completed.
 DOCUMENT = f"""
-SELECT s.*, s.next_attempt_at <= now() AS is_due, m.alert_type, m.labels,
+SELECT s.*, s.next_attempt_at <= now() AS is_due, m.alert_type, m.labels, {CURRENT_STAGE},
   (SELECT jsonb_agg(jsonb_build_object('tool_name', t.tool_name, 'rationale', t.rationale) ORDER BY t.ordinal)
    FROM {{schema}}.score_missing_tools t WHERE t.score_id = s.score_id) AS missing_tools,
   (SELECT jsonb_agg(jsonb_build_object('name', a.name, 'description', a.description, 'steps',
@@ -35,7 +48,9 @@ SELECT s.*, s.next_attempt_at <= now() AS is_due, m.alert_type, m.labels,
    FROM (SELECT score_id, status, created_at FROM {{schema}}.session_scores n
          WHERE n.session_id = s.session_id AND n.purpose = 'production' ORDER BY n.created_at DESC LIMIT 1) n
    WHERE s.status = 'completed' AND s.purpose = 'production'
-     AND n.created_at > s.created_at AND n.status <> 'completed') AS latest_attempt
+     AND n.created_at > s.created_at AND n.status <> 'completed') AS latest_attempt,
+  (SELECT c.content -> 'prompt_hashes' FROM {{schema}}.scoring_criteria c
+   WHERE c.criteria_hash = s.criteria_hash) AS prompt_hashes
 FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id)
 """
 
@@ -73,7 +88,7 @@ WHERE s.score_id = $1 ORDER BY t.ordinal
 
 ASKED_BY_PERSON = """
 SELECT EXISTS (SELECT FROM {schema}.scoring_requests
-               WHERE score_id = $1 AND requested_by = $2 AND source IN ('api', 'cli'))
+               WHERE score_id = $1 AND requested_by = $2 AND source IN ('api', 'cli', 'review'))
 """
 
 CRITERIA = """
@@ -99,9 +114,12 @@ WHERE purpose = 'production' AND ($1::text IS NULL OR chain_id = $1)
 ORDER BY session_id
 """
 
-REFERENCES_OF_SESSIONS = """
-SELECT session_id, text, source_url, provided_by, provided_at FROM {schema}.session_references
-WHERE session_id = ANY($1::text[]) ORDER BY given_at DESC, reference_id
+REFERENCES_OF_SESSIONS = f"""
+SELECT r.session_id, r.text, r.source_url, r.provided_by, r.provided_at, r.sent_by
+FROM unnest($1::text[]) AS s(session_id) CROSS JOIN LATERAL (
+  SELECT * FROM {{schema}}.session_references f WHERE f.session_id = s.session_id
+  ORDER BY given_at DESC, reference_id LIMIT {MAX_REFERENCES}) r
+ORDER BY r.given_at DESC, r.reference_id
 """
 
 # Criteria and chains that living workers know. A pending score under other names waits for such a worker.
@@ -112,10 +130,13 @@ LIVING_S = 180.0  # the longest `Policy.living_s`
 REPLY = ("ordinal", *TURN, "reply", "refusal", "has_tool_calls", "attempt", "created_at")
 
 
-async def references_of(database: Database, session_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """References by session, the newest first; sessions without any are left out. Raises: DatabaseAway."""
+async def references_of(database: Database, session_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    """
+    The newest `MAX_REFERENCES` references of each session, the newest first; sessions without any are left
+    out. Raises: DatabaseAway.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in await database.fetch(REFERENCES_OF_SESSIONS, session_ids):
+    for row in await database.fetch(REFERENCES_OF_SESSIONS, sorted(set(session_ids))):
         values = dict(row)
         found.setdefault(values.pop("session_id"), []).append(values)
     return found
@@ -170,6 +191,12 @@ class Reader:
         the session has no score.
         """
         return await self._one(SCORE_OF_SESSION, session_id)
+
+    async def disposition(self, session_id: str) -> str | None:
+        """Disposition of the session's newest request; None: no request is stored."""
+        sql = self.database.sql(f"SELECT {newest_disposition('$1')}")
+        found: str | None = await self.database.once(lambda c: c.fetchval(sql, session_id))
+        return found
 
     async def newest_score(self, session_id: str, purpose: str | None = None) -> dict[str, Any] | None:
         """The row of the session's newest score in any status; None: there is none."""

@@ -17,16 +17,28 @@ from pydantic import Field, TypeAdapter
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.scores.cursors import Time, decode_cursor, encode_cursor
-from tarsy_scoring.scores.document import CurrentHash, is_current
+from tarsy_scoring.scores.document import CurrentHash, is_current, summary_of
 from tarsy_scoring.scores.latest import is_latest
-from tarsy_scoring.scores.reader import Reader, Wait
+from tarsy_scoring.scores.reader import CURRENT_STAGE, Reader, Wait, newest_disposition
 from tarsy_scoring.scores.shapes import Part, Total
+from tarsy_scoring.scores.why_no_score import why_no_score
 
 Sort = Literal["newest", "score_asc", "score_desc"]
 
 # One statement serves every choice of filters. A generic plan does not know which are null, so it
 # suits no choice.
 CUSTOM_PLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
+
+
+async def fetch_planned(database: Database, statement: str, *arguments: Any) -> list[Any]:
+    """The rows of a statement, under a plan for these arguments. Raises: DatabaseAway: See `Database.once`."""
+
+    async def work(connection: Connection) -> list[Any]:
+        await connection.execute(CUSTOM_PLAN)
+        return await connection.fetch(database.sql(statement), *arguments)
+
+    return await database.once(work)
+
 
 # When a session ended, at the latest when it was first seen: otherwise a source could keep a session on top
 # of the list by a date in the future.
@@ -46,7 +58,8 @@ def matches(chain_id: str, ended_at: str) -> str:
 
 _SESSIONS = f"""
 SELECT m.session_id, m.chain_id, m.alert_type, m.labels, m.status AS session_status, {ENDED} AS ended_at,
-       coalesce(n.status, 'not_scored') AS status, s.total_score, s.score_id, n.score_id AS newest_id
+       coalesce(n.status, 'not_scored') AS status, s.total_score, s.score_id, n.score_id AS newest_id,
+       {newest_disposition("m.session_id")} AS disposition
 FROM {{schema}}.sessions m
 LEFT JOIN {{schema}}.session_scores s ON s.session_id = m.session_id
   AND {is_latest("s")}
@@ -72,12 +85,13 @@ ORDER BY s.total_score DESC, s.session_id DESC LIMIT $15""",
 ORDER BY s.total_score, s.session_id LIMIT $15""",
 }
 
-SCORES_OF_PAGE = """
+SCORES_OF_PAGE = f"""
 SELECT score_id, chain_id, total_score, outcome, judge_outcome, criteria, criteria_hash, judge_fingerprint,
        flags, failure_tags, score_triggered_by, completed_at AS scored_at, status, attempt, created_at,
-       current_stage, waiting_reason, waiting_for_text, next_attempt_at <= now() AS is_due, chain_is_named,
-       error_kind, error_message
-FROM {schema}.session_scores WHERE score_id = ANY($1::uuid[])
+       waiting_reason, waiting_for_text, next_attempt_at <= now() AS is_due, chain_is_named, error_kind,
+       error_message, score_analysis, {CURRENT_STAGE}, jsonb_array_length(gates) AS gates_total,
+       (SELECT count(*) FROM jsonb_array_elements(gates) g WHERE (g ->> 'passed')::bool) AS gates_passed
+FROM {{schema}}.session_scores s WHERE score_id = ANY($1::uuid[])
 """
 
 # One step through the index for each chain, however many sessions it has: PostgreSQL cannot skip for
@@ -139,7 +153,10 @@ class ListedScore(Part):
     score_id: UUID
     total_score: int | None
     outcome: str | None
+    gates_passed: int
+    gates_total: int
     judge_outcome: str | None
+    summary: str | None
     criteria: str | None
     criteria_hash: str | None
     is_current_criteria: bool
@@ -176,6 +193,9 @@ class ListedSession(Part):
     status: str
     score: ListedScore | None
     latest_attempt: NewestAttempt | None
+    why_no_score: str | None = Field(
+        description="Why the newest score has no result, or there is none; null where it runs or is next."
+    )
 
 
 class SessionPage(Part):
@@ -230,8 +250,11 @@ def _listed(
 ) -> ListedSession:
     score, newest = scores.get(row["score_id"]), scores.get(row["newest_id"])
     shown: dict[str, Any] = {**row, "score": None, "latest_attempt": None}
+    attempt = newest and {**newest, "waiting_for": waits.get(newest["score_id"], (None,))[0]}
+    shown["why_no_score"] = why_no_score(attempt, row["disposition"])
     if score is not None:
-        shown["score"] = {**score, "is_current_criteria": is_current(score, current_hash)}
+        computed = {"is_current_criteria": is_current(score, current_hash)}
+        shown["score"] = {**score, **computed, "summary": summary_of(score["score_analysis"])}
     if newest is not None and newest is not score:
         waiting_for, text = waits.get(newest["score_id"], (None, None))
         shown["latest_attempt"] = {**newest, "waiting_for": waiting_for, "waiting_for_text": text}

@@ -21,9 +21,11 @@ from tarsy_scoring.evaluation.interaction import Interaction
 from tarsy_scoring.evaluation.outcome import GateResult
 from tarsy_scoring.events import Count, Purpose, Share, Usage
 
-# What the errors carry with which an attempt may end, and ends that no error causes.
+# What the classes of errors carry with which an attempt may end, what single errors carry, and ends that no
+# error causes.
 ERROR_KINDS = sorted(
     {kind for one in vars(errors).values() if (kind := getattr(one, "error_kind", None))}
+    | {"answer_cut", "empty_answer", "invalid_structured_answer", "judge_auth", "no_score_in_answer"}
     | {"cancelled", "deadline_passed", "unknown_chain", "worker_lost"}
 )
 FLAGS = [
@@ -36,9 +38,11 @@ FLAGS = [
     "self_judged",
     "missing_tools_unavailable",
     "context_shortened",
+    "mostly_unseen",
     "input_truncated_by_provider",
     "model_changed",
     "chain_mismatch",
+    "reference_refused",
     "second_opinion_disagrees",
 ]
 WAITING_FOR = [*get_args(WaitingFor), "worker"]
@@ -117,9 +121,7 @@ class SecondOpinion(Part):
     provider: str
     total_score: Total | None
     outcome: str | None = Field(description="Id of the band that it stated.")
-    agrees: bool | None = Field(
-        description="Whether it is in the same band, at most 8 points away, and states no other outcome."
-    )
+    agrees: bool | None = Field(description="Same band, at most 8 points away, no other outcome stated.")
     reason: str | None = Field(examples=["budget", "circuit", "judge_unavailable", "refused"])
 
 
@@ -132,16 +134,10 @@ class FailedCitation(Part):
     not in this form. `not_there`: neither.
     """
 
-    entry: str | None = Field(
-        description="The cited id, or ids with commas; null for a quotation without an id."
-    )
-    quotation: str | None = Field(
-        description="At most 300 characters; null where an id alone is the citation."
-    )
+    entry: str | None = Field(description="The cited id, or ids with commas; null: a quotation alone.")
+    quotation: str | None = Field(description="At most 300 characters; null: an id alone.")
     reason: str = Field(examples=FAILURE_REASONS)
-    found_in: str | None = Field(
-        description="Id of the entry with the quotation or the words; null where none has."
-    )
+    found_in: str | None = Field(description="Id of the entry with the quotation or its words.")
 
 
 class Grounding(Part):
@@ -183,6 +179,7 @@ class Reference(Part):
     source_url: str | None
     provided_by: str
     provided_at: datetime
+    sent_by: str | None = Field(None, description="The sender: a person, `event: NAME` or `token NAME`.")
 
 
 class Coverage(Part):
@@ -215,6 +212,13 @@ class Turn(Part):
     cost_usd: Annotated[float, Field(ge=0)] | None
     latency_ms: Count
     finish_reason: str | None
+
+
+class PromptHashes(Part):
+    """SHA-256 of the prompts for the total and for missing tools; null: the criteria have no such prompt."""
+
+    prompt: str | None
+    follow_up_prompt: str | None
 
 
 class ScoreIdentity(Part):
@@ -250,18 +254,16 @@ class ScoreResults(Part):
     outcome_reason: str | None
     judge_outcome: str | None = Field(description="Id of the band that the judge stated.")
     pass_threshold: Annotated[float, Field(ge=0, le=100)] | None = Field(
-        description="Least total that passed when it was judged."
+        description="Least total that passed."
     )
     judge_passed: bool | None = Field(
-        description="Whether the total reaches it; null: without a total or threshold."
+        description="Whether the total reaches it and the judge does not say wrong; null: nothing decides."
     )
     composite_score: Annotated[float, Field(ge=0, le=100)] | None
     failure_tags: list[str]
     flags: list[Annotated[str, Field(examples=FLAGS)]]
     grounding: Grounding | None
-    reference: Reference | None = Field(
-        description="Null: judged without one. The two kinds of scores are not comparable."
-    )
+    reference: Reference | None = Field(description="Null: judged without one. The two kinds do not compare.")
     interaction: PricedInteraction | None
     diagnosis: list[DiagnosedPattern]
     gates: list[GateResult]
@@ -281,12 +283,12 @@ class ScoreDocument(ScoreResults, ScoreIdentity):
     waiting_for_text: str | None = Field(
         None, description="Only with `waiting_for`: the same in words, with numbers where there are some."
     )
-    latest_attempt: LatestAttempt | None = Field(
-        None, description="Only where something newer runs or failed."
-    )
+    latest_attempt: LatestAttempt | None = Field(None, description="Only if a newer one runs or failed.")
     current_stage: str | None = Field(None, description="Only while `in_progress`: the last phase.")
+    summary: str | None = Field(description="First sentence of the section about the outcome, or of all.")
     scored_at: datetime | None = Field(description="The same as `completed_at`.")
     is_current_criteria: bool = Field(description="Whether the criteria of that name still have this hash.")
+    prompt_hashes: PromptHashes | None = Field(description="Null: no score was judged under these criteria.")
     missing_tools: list[MissingTool]
     alternative_approaches: list[AlternativeApproach]
     spread: Count | None
@@ -297,9 +299,9 @@ class ScoreDocument(ScoreResults, ScoreIdentity):
 
 
 SHOWN_COLUMNS = (*ScoreIdentity.model_fields, *ScoreResults.model_fields)
+_LISTS = {n for n, field in ScoreResults.model_fields.items() if get_origin(field.annotation) is list}
 
 
 def no_results() -> dict[str, Any]:
     """The fields of `ScoreResults` without results: null, or `[]` for lists."""
-    fields = ScoreResults.model_fields.items()
-    return {name: [] if get_origin(field.annotation) is list else None for name, field in fields}
+    return {name: [] if name in _LISTS else None for name in ScoreResults.model_fields}

@@ -12,6 +12,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -24,9 +25,7 @@ from tarsy_scoring.errors import (
     NothingToJudge,
     RetryLater,
     SessionNotFound,
-    SessionNotReady,
     SessionNotTerminal,
-    SourceAway,
     Unscorable,
     WaitFor,
 )
@@ -42,7 +41,9 @@ from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.known_names import leave_to_others
 from tarsy_scoring.queue.leases import BACKOFF_FIRST_S, BACKOFF_JITTER, BACKOFF_MOST_S, Leases
 from tarsy_scoring.queue.store import Ending, SessionFacts, Store
+from tarsy_scoring.scores.document import summary_of
 from tarsy_scoring.scores.shapes import ScoreResults
+from tarsy_scoring.scores.why_no_score import DISPOSITIONS
 from tarsy_scoring.scoring.binding import binding_of
 from tarsy_scoring.scoring.columns import completed_columns, sum_usage
 from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, flush
@@ -50,7 +51,8 @@ from tarsy_scoring.scoring.providers import Case, add_second_opinion, judge
 from tarsy_scoring.scoring.watched_source import WatchedSource
 from tarsy_scoring.telemetry.metrics import ASKED_BY, Metrics
 from tarsy_scoring.telemetry.otel import OFF, Tracing
-from tarsy_scoring.timeline.clean.masking import masking_of
+from tarsy_scoring.timeline.clean.masking import Masking, mask_labels, mask_secrets, masking_of
+from tarsy_scoring.timeline.computing import compute
 from tarsy_scoring.timeline.evidence import check_evidence, require_events
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.context import FittedContext
@@ -59,6 +61,7 @@ log = structlog.get_logger()
 
 FIRST_LOOK_S, LOOK_JITTER = 2.0, 0.2
 # The columns that `scoring.completed` carries as they are; from the interaction it carries only totals.
+LABELS_INLINE_CHARACTERS = 2_000  # masking these takes up to 30 ms
 PUBLISHED = sorted({*ScoreResults.model_fields} & {*ScoringCompleted.model_fields} - {"interaction"})
 
 
@@ -144,13 +147,14 @@ class Scorer:
         chain = self.settings.chain(claimed.chain_id)
         criteria = self.registry.of_chain(chain, claimed.criteria)
         await self._keep(attempt, criteria)
-        await attempt.measure(timeline, chain)
+        masking = masking_of(config.masking_patterns)
+        await attempt.measure(timeline, chain, masking)
         check_evidence(timeline, config.evidence.max_missing_share, may_change=self.source.may_change)
         attempt.gates = []
         if chain.gates:
             await flush(self.store, attempt, "evaluating_gates")
             with self.tracing.step("evaluating_gates"):
-                limit_s, masking = attempt.clock.left_s, masking_of(config.masking_patterns)
+                limit_s = attempt.clock.left_s
                 attempt.gates = await run_gates(
                     chain.gates, timeline, config.gates, deadline_s=limit_s, masking=masking
                 )
@@ -174,7 +178,7 @@ class Scorer:
             age_s, grace_s = claimed.age_s + attempt.clock.elapsed_s, self.settings.timeline_grace_s
             if claimed.source in (SOURCE_COMPLETED, SOURCE_RESCORE) and age_s < grace_s:
                 due_s = look_again_s(age_s, grace_s, random.uniform(0, 1))  # noqa: S311 - jitter
-                raise SessionNotReady(str(error), due_s, error.error_kind) from error
+                raise WaitFor(str(error), due_s, "session", error.error_kind) from error
             if timeline is None:
                 raise
         if claimed.is_lookup_only:
@@ -197,9 +201,12 @@ class Scorer:
             leave_to_others(inbox, claimed, bound.chain_id or "", bound.known_criteria, clock.spent_s)
         ):
             return Finished("released", {"chain_id": timeline.chain_id})
-        facts, declined = facts_of(timeline), None
+        masking = masking_of(self.settings.config.masking_patterns)
+        size = sum(len(name) + len(value) for name, value in timeline.labels.items())
+        facts = await compute(size, partial(facts_of, timeline, masking), inline=LABELS_INLINE_CHARACTERS)
+        declined = None
         if bound.why_not is not None:
-            message = f"chain {bound.chain_id!r} is not scored automatically: {bound.why_not}"
+            message = f"chain {bound.chain_id!r} is not scored automatically: {DISPOSITIONS[bound.why_not]}"
             ending = self._failure(attempt, "cancelled", "cancelled", message)
             declined = replace(ending, disposition=bound.why_not)
         elif not bound.is_news:
@@ -296,6 +303,7 @@ class Scorer:
             "alert_type": claimed.alert_type,
             "labels": dict(claimed.labels),
             "has_reference": columns["reference"] is not None,
+            "summary": summary_of(columns["score_analysis"]),
             **attempt.totals(),
             **{name: columns[name] for name in PUBLISHED},
         }
@@ -324,6 +332,8 @@ class Scorer:
             columns["reference"] = {k: v for k, v in (claimed.reference or {}).items() if k != "text"}
         if attempt.binding is not None and attempt.binding.is_mismatch:
             columns["flags"] = sorted({*columns["flags"], "chain_mismatch"})
+        if claimed.is_reference_refused:
+            columns["flags"] = sorted({*columns["flags"], "reference_refused"})
         return columns
 
     def _count(self, attempt: Attempt, columns: Mapping[str, Any]) -> None:
@@ -357,7 +367,7 @@ class Scorer:
         burns = isinstance(error, RetryLater)
         if isinstance(error, WaitFor):
             waiting_for, due_s, text = error.waiting_for, error.due_s, str(error)
-            spent_s = 0 if isinstance(error, SourceAway) else spent_s
+            spent_s = 0 if waiting_for == "source" else spent_s
         else:
             burned = claimed.attempts_burned + 1
             if isinstance(error, EvidenceIncomplete) and error.permanent:
@@ -428,10 +438,13 @@ def _turns_behind(attempt: Attempt) -> list[Turn]:
     return [s.turn for s in attempt.turns if s.context_hash == shown and s.turn.kind != "second_opinion"]
 
 
-def facts_of(timeline: Timeline) -> SessionFacts:
-    """What the source says about the session. A source without real times does not know when it ended."""
+def facts_of(timeline: Timeline, masking: Masking) -> SessionFacts:
+    """
+    What the source says about the session, masked. A source without real times does not know when it ended.
+    """
     ended_at = timeline.completed_at if timeline.has_real_times else None
-    return SessionFacts(timeline.alert_type or None, timeline.labels, timeline.status, ended_at)
+    alert_type = mask_secrets(timeline.alert_type or "", masking) or None
+    return SessionFacts(alert_type, mask_labels(timeline.labels, masking), timeline.status, ended_at)
 
 
 def look_again_s(age_s: float, grace_s: float, jitter: float) -> float:

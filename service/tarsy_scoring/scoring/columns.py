@@ -19,14 +19,21 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.evaluation.agent_cost import USD_DIGITS, agent_cost_usd
 from tarsy_scoring.evaluation.diagnosis import diagnose
 from tarsy_scoring.evaluation.interaction import CommandRules, Interaction, measure_interaction
-from tarsy_scoring.evaluation.outcome import GateResult, composite_score, decide_outcome, threshold_of
+from tarsy_scoring.evaluation.outcome import (
+    GateResult,
+    composite_score,
+    decide_outcome,
+    judged_wrong,
+    threshold_of,
+)
 from tarsy_scoring.events import InteractionTotals, Usage
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Turn, Verdict
 from tarsy_scoring.scores.shapes import no_results
-from tarsy_scoring.scoring.providers import compute, flags_of, is_self_judged
-from tarsy_scoring.timeline.clean.masking import MASKING_POLICY, masking_of
-from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.scoring.providers import flags_of, is_self_judged
+from tarsy_scoring.timeline.clean.masking import MASKING_POLICY, Masking, masking_of
+from tarsy_scoring.timeline.computing import compute_on
+from tarsy_scoring.timeline.model import Timeline, sum_if_known
 from tarsy_scoring.timeline.record_gaps import find_gaps
 from tarsy_scoring.timeline.render.context import CONTEXT_POLICY, REFERENCE_NOTICE, FittedContext
 
@@ -59,10 +66,10 @@ class Findings:
         """Whether the judge was shown a reference."""
         return self.context is not None and self.context.has_reference
 
-    async def measure(self, timeline: Timeline, chain: ChainSettings) -> None:
+    async def measure(self, timeline: Timeline, chain: ChainSettings, masking: Masking) -> None:
         """Measure the interaction."""
-        rules = CommandRules(chain.command_pattern, chain.shell_tools)
-        self.interaction = await compute(timeline, partial(measure_interaction, timeline, rules))
+        rules = CommandRules(chain.command_pattern, chain.shell_tools, masking)
+        self.interaction = await compute_on(timeline, partial(measure_interaction, timeline, rules))
         self.agent_cost_usd = agent_cost_usd(timeline)
 
     def columns(self, turns: Iterable[Turn]) -> dict[str, Any]:
@@ -79,7 +86,7 @@ class Findings:
 
     def totals(self) -> dict[str, Any]:
         """The interaction's totals and the gates' counts, as events carry them."""
-        names = InteractionTotals.model_fields
+        names = InteractionTotals.__dataclass_fields__
         return {
             "interaction": {name: getattr(self.interaction, name) for name in names},
             "gates_passed": None if self.gates is None else sum(gate.passed for gate in self.gates),
@@ -124,6 +131,8 @@ def completed_columns(
         columns |= stated_columns(found, verdict, criteria, settings.config)
         if found.context is not None:
             flags |= flags_of(turns, found.context, criteria)
+            if found.context.shown_share < settings.config.evidence.min_shown_share:
+                flags.add("mostly_unseen")
     return columns | {"flags": sorted(flags)}
 
 
@@ -154,7 +163,8 @@ def decided_columns(
     weighted = verdict.rubric.weighted_score if verdict and verdict.rubric else None
     own, default = settings.pass_thresholds(chain_id)
     threshold = threshold_of(own, criteria.pass_threshold, default)
-    outcome = decide_outcome(gates, total, threshold, weighted)
+    wrong = judged_wrong(verdict.judge_outcome, verdict.flags) if verdict else None
+    outcome = decide_outcome(gates, total, threshold, weighted, wrong)
     weights, composite = settings.chain(chain_id).composite, None
     if weights is not None and interaction is not None:
         composite = composite_score(weights.model_dump(), gates, total, interaction)
@@ -170,10 +180,7 @@ def decided_columns(
 def sum_usage(turns: Iterable[Turn]) -> dict[str, int | float | None]:
     """Sums over turns. A sum is None where there is no turn or a turn does not report the value."""
     listed = list(turns)
-    usage: dict[str, int | float | None] = {}
-    for name in Usage.model_fields:
-        values = [getattr(turn, name) for turn in listed]
-        usage[name] = sum(values) if values and None not in values else None
+    usage = {name: sum_if_known(getattr(turn, name) for turn in listed) for name in Usage.model_fields}
     if (cost_usd := usage["cost_usd"]) is not None:
         usage["cost_usd"] = round(cost_usd, USD_DIGITS)
     return usage

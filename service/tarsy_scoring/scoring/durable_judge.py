@@ -9,8 +9,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
-from tarsy_scoring.errors import AttemptTimedOut, RetryLater, Unscorable, WaitFor
+from tarsy_scoring.errors import AttemptError, AttemptTimedOut
 from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria
@@ -108,15 +109,14 @@ class DurableAsk:
             if self.attempt.clock.left_s <= 0:
                 raise AttemptTimedOut("the attempt's time was used up before the judge could be asked")
             turn = await self._ask_in_time(question)
-        except (WaitFor, RetryLater, Unscorable) as error:
-            reason = error.waiting_for if isinstance(error, WaitFor) else error.error_kind
-            self.metrics.turns_failed.labels(self.provider, reason).inc()
+        except AttemptError as error:
+            count_failure(self.metrics, self.provider, error)
             raise
         ordinal = max((s.ordinal for s in self.attempt.turns), default=0) + 1
         stored = StoredTurn(ordinal, *self._question, asked, turn)
         self.attempt.turns.append(stored)
         self.attempt.unstored.append(stored)
-        self._count(turn)
+        count_turn(self.metrics, turn, self.attempt.claimed.chain_id)
         if kind == "sample":
             await flush(self.store, self.attempt)
         return turn
@@ -124,7 +124,7 @@ class DurableAsk:
     async def _ask_in_time(self, question: Question) -> Turn:
         factor = self.limits.token_factor(self.provider)
         client = self.clients[self.provider]
-        permits = ScorePermits(self.limits, self.attempt.claimed)
+        permits = ScorePermits(self.limits, self.attempt.claimed.chain_id, self.attempt.claimed.score_id)
         try:
             async with asyncio.timeout_at(self.give_up_at):
                 return await client.ask(
@@ -135,13 +135,18 @@ class DurableAsk:
                 f"{self.provider!r} had not answered when the attempt's time was up"
             ) from error
 
-    def _count(self, turn: Turn) -> None:
-        metrics = self.metrics
-        metrics.turn_duration.labels(turn.kind, turn.provider).observe(turn.latency_ms / 1000)
-        for direction in ("input", "cached_input", "output"):
-            metrics.tokens.labels(direction, turn.provider).inc(getattr(turn, f"{direction}_tokens") or 0)
-        chain = metrics.chain(self.attempt.claimed.chain_id)
-        metrics.cost.labels(turn.provider, chain).inc(turn.cost_usd or 0)
+
+def count_failure(metrics: Metrics, provider: str, error: AttemptError) -> None:
+    """Count a call without an answer."""
+    metrics.turns_failed.labels(provider, error.word).inc()
+
+
+def count_turn(metrics: Metrics, turn: Turn, chain_id: str | None) -> None:
+    """Count the time, tokens and cost of an answered call."""
+    metrics.turn_duration.labels(turn.kind, turn.provider).observe(turn.latency_ms / 1000)
+    for direction in ("input", "cached_input", "output"):
+        metrics.tokens.labels(direction, turn.provider).inc(getattr(turn, f"{direction}_tokens") or 0)
+    metrics.cost.labels(turn.provider, metrics.chain(chain_id)).inc(turn.cost_usd or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +154,11 @@ class ScorePermits:
     """The fleet's limits for one score's calls; see `ask.client.Permits`."""
 
     limits: Limits
-    claimed: ClaimedScore
+    chain_id: str | None
+    score_id: UUID
 
     async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Permit:
-        chain_id, score_id = self.claimed.chain_id, self.claimed.score_id
-        return await self.limits.admit(Call(provider, chain_id, score_id, tokens, most_usd))
+        return await self.limits.admit(Call(provider, self.chain_id, self.score_id, tokens, most_usd))
 
     async def settle(self, permit: Permit, **result: Any) -> None:
         await self.limits.settle(permit, Result(**result))

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
+from tarsy_scoring.errors import AttemptError
 from tarsy_scoring.evaluation.agent_cost import USD_DIGITS
 from tarsy_scoring.gates.run import run_gates
 from tarsy_scoring.judge.ask.prices import Prices
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.strategies import STRATEGIES
-from tarsy_scoring.judge.verdict import Ask, Message, Question, Turn, Verdict
+from tarsy_scoring.judge.verdict import Ask, Message, Question, Turn
 from tarsy_scoring.scores.document import document, unstored_row
 from tarsy_scoring.scores.shapes import Turn as TurnPart
 from tarsy_scoring.scoring.columns import Findings, completed_columns
 from tarsy_scoring.scoring.providers import Case, add_second_opinion, context_budget, judge
 from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.evidence import check_evidence
-from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.model import Timeline, sum_if_known
 from tarsy_scoring.timeline.render.context import FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.render.fence import new_nonce
 
@@ -60,11 +60,11 @@ async def score_offline(
     turns: list[Turn] = []
     ended: dict[str, Any] = {"status": "completed"}
     found, verdict = Findings(timeline=timeline), None
-    await found.measure(timeline, chain)
+    masking = masking_of(settings.config.masking_patterns)
+    await found.measure(timeline, chain, masking)
     try:
         check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
         limit_s, gates = settings.attempt_timeout_s, settings.config.gates
-        masking = masking_of(settings.config.masking_patterns)
         found.gates = await run_gates(chain.gates, timeline, gates, deadline_s=limit_s, masking=masking)
         if with_judge and chain.judge:
             asking = _recording(clients, AttemptClock(limit_s), turns)
@@ -77,28 +77,21 @@ async def score_offline(
         first = [turn for turn in turns if turn.kind != "second_opinion"]
         ended |= completed_columns(found, verdict, first, criteria, settings, chain_id)
         ended["reference"] = reference if found.has_reference else None
-        ended |= _lists_in(verdict) if verdict else {}
-    except (Unscorable, RetryLater, WaitFor) as error:
+        if verdict is not None:
+            ended["missing_tools"] = [asdict(tool) for tool in verdict.missing_tools]
+            ended["alternative_approaches"] = [asdict(one) for one in verdict.alternative_approaches]
+    except AttemptError as error:
         status = getattr(error, "status", "failed")
         ended = {"status": status, "error_kind": error.error_kind, "error_message": str(error)}
     row = {
         **unstored_row(timeline.session_id, chain_id, criteria.name, criteria.criteria_hash, started),
+        "purpose": "shadow" if registry.tried else "production",
         **found.columns(turns),
         **ended,
-        "turns": [_turn_part(turn) for turn in turns],
+        "prompt_hashes": criteria.content["prompt_hashes"],
+        "turns": [{name: getattr(turn, name) for name in TurnPart.model_fields} for turn in turns],
     }
     return document(row, lambda _name, _chain: criteria.criteria_hash)
-
-
-def _lists_in(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "missing_tools": [asdict(tool) for tool in verdict.missing_tools],
-        "alternative_approaches": [asdict(one) for one in verdict.alternative_approaches],
-    }
-
-
-def _turn_part(turn: Turn) -> dict[str, Any]:
-    return {name: getattr(turn, name) for name in TurnPart.model_fields}
 
 
 def _recording(
@@ -183,14 +176,10 @@ def plan_judgement(
         asked.append(settings.config.providers[second])
     # Call by call: a token's price may rise with the prompt's length.
     costs = [Prices(p).cost_usd(read, 0, p.max_reply_tokens) for p, read in zip(asked, planned, strict=True)]
-    return DryRun(messages, tokens, len(planned), _sum(costs), context.coverage, sorted(context.flags))
-
-
-def _sum(costs: Sequence[float | None]) -> float | None:
-    """The sum in USD; None if a cost is unknown."""
-    known = [cost for cost in costs if cost is not None]
-    return round(sum(known), USD_DIGITS) if len(known) == len(costs) else None
+    cost_usd = sum_if_known((0.0, *costs))
+    rounded = None if cost_usd is None else round(cost_usd, USD_DIGITS)
+    return DryRun(messages, tokens, len(planned), rounded, context.coverage, sorted(context.flags))
 
 
 def _tokens(messages: Sequence[Message]) -> int:
-    return sum(estimate_tokens(m.content) for m in messages)
+    return sum(m.tokens for m in messages)

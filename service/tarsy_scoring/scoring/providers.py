@@ -5,7 +5,6 @@ Where the verdict is in doubt, another provider may judge as well; the first tot
 stores every turn, and scoring without a database share this module.
 """
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ import structlog
 
 from tarsy_scoring.config.chains import ChainSettings, ProviderSettings
 from tarsy_scoring.errors import (
+    AttemptError,
     ContentFiltered,
     ContextTooLong,
     JudgeRejectedRequest,
@@ -24,7 +24,6 @@ from tarsy_scoring.errors import (
     Refused,
     RetryLater,
     ScoringError,
-    Unscorable,
     WaitFor,
 )
 from tarsy_scoring.judge.assess import assess
@@ -34,15 +33,12 @@ from tarsy_scoring.judge.doubt import agree, needs_second_opinion
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Ask, IsFinal, Question, SecondOpinion, Turn, Verdict
 from tarsy_scoring.timeline.clean.masking import SHIPPED, Masking
+from tarsy_scoring.timeline.computing import compute_on
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.context import FittedContext, build_context
 
 log = structlog.get_logger()
 T = TypeVar("T")
-# Work on a larger session takes long, and leases are renewed on the same event loop: at this size 10 ms, and with
-# nothing but secrets 0.5 s. For smaller ones a thread costs more than the work, and ends are stored in smaller
-# batches: 21 instead of 16 ms of CPU a score. Source: 90 of 91 recorded sessions are smaller.
-INLINE_CHARACTERS = 120_000
 
 OVERFLOW_TRIES = 6
 # An endpoint that reports far fewer input tokens than were sent has cut the input. Estimates are within a
@@ -92,7 +88,7 @@ class Case:
 
 async def judge(case: Case, is_final: IsFinal) -> Judgement:
     """
-    Judge with the chain's first provider that gives a score.
+    Judge with the chain's first provider that gives a score, in the order of `providers_of`.
 
     The next provider is asked where one is unreachable or must not be called now, refuses, filters, rejects
     the request, or has too small a window. It continues with the turns that are already stored.
@@ -103,10 +99,10 @@ async def judge(case: Case, is_final: IsFinal) -> Judgement:
         LeaseLost: Another worker holds the score, or it was cancelled.
     """
     failures: list[ScoringError] = []
-    for provider in case.chain.providers:
+    for provider in providers_of(case):
         try:
             return await _judge_at(provider, case, is_final)
-        except (RetryLater, WaitFor, Unscorable) as error:
+        except AttemptError as error:
             failures.append(error)
             if not isinstance(error, _TRY_NEXT):
                 break
@@ -154,16 +150,10 @@ async def in_fitting_context(
     )
 
 
-async def compute(timeline: Timeline, work: Callable[[], T]) -> T:
-    """Do work on a session: in a thread if the session is large."""
-    size = sum(len(e.content) for s in timeline.shown_stages for x in s.executions for e in x.events)
-    return await asyncio.to_thread(work) if size > INLINE_CHARACTERS else work()
-
-
 async def _render(case: Case, budget_tokens: int, *, mask_injections: bool = False) -> FittedContext:
     what, masking = (case.timeline, case.nonce, budget_tokens), case.masking
     build = partial(build_context, *what, mask_injections=mask_injections, masking=masking)
-    return await compute(case.timeline, build)
+    return await compute_on(case.timeline, build)
 
 
 # --- second opinions ---------------------------------------------------------------------------------
@@ -186,8 +176,8 @@ async def add_second_opinion(judgement: Judgement, case: Case) -> None:
         return
     try:
         second = await _judge_second(provider, case)
-    except (WaitFor, RetryLater, Unscorable) as error:
-        reason = error.waiting_for if isinstance(error, WaitFor) else error.error_kind
+    except AttemptError as error:
+        reason = error.word
         verdict.second_opinion = SecondOpinion(provider, reason=reason)
         return
     agrees = agree(verdict, second, bands)
@@ -265,6 +255,12 @@ def most_hopeful(failures: Sequence[ScoringError]) -> ScoringError:
 def plain_model(name: str) -> str:
     """A model's name without vendor, tag and date: `openai/GPT-4.1-2025-04-14` becomes `gpt-4.1`."""
     return _DATES.sub("", re.split("[:@]", name.strip().lower().rpartition("/")[2])[0])
+
+
+def providers_of(case: Case) -> list[str]:
+    """The chain's providers in their order, those whose model was an agent in the session last."""
+    agents = case.timeline.agent_models
+    return sorted(case.chain.providers, key=lambda p: is_self_judged([case.providers[p].model], agents))
 
 
 def is_self_judged(judges: Iterable[str | None], agents: Iterable[str]) -> bool:

@@ -15,7 +15,7 @@ import time
 
 import structlog
 
-from tarsy_scoring.errors import CallerRefused, SourceAway, StartRefused, TimelineUnavailable
+from tarsy_scoring.errors import CallerRefused, StartRefused, TimelineUnavailable, WaitFor
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
@@ -69,7 +69,7 @@ class WatchedSource:
             clock: The attempt's. Waiting until the source has room for another read takes no attempt time.
 
         Raises:
-            SourceAway: The source does not answer, or gives no session.
+            WaitFor: The source does not answer, or gives no session.
             TimelineUnavailable: The source answers, and yet this session cannot be read.
             SessionNotFound, SessionNotTerminal, SessionTooLarge: See `TimelineSource`.
         """
@@ -101,7 +101,7 @@ class WatchedSource:
         if self.away is None:
             self._note_unreadable(session_id, failure)
         if self.away is not None:
-            raise SourceAway(self.away, self._cool_down_s * _spread())
+            raise WaitFor(self.away, self._cool_down_s * _spread(), "source")
         raise failure
 
     def _note_unreadable(self, session_id: str, failure: TimelineUnavailable) -> None:

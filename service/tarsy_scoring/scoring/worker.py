@@ -328,12 +328,12 @@ class Worker:
         already committed and only the reply is missing, the score is complete.
         """
         before = list(self._running.values())
-        kept = await self.leases.keep([r.claimed for r in before], self.settings.lease_s)
+        held, locked = await self.leases.keep([r.claimed for r in before], self.settings.lease_s)
         self._takeover_guard.renewed(time.monotonic())
-        self._locked = [r.claimed for r in before if r.claimed.lease_token in kept.locked]
+        self._locked = [r.claimed for r in before if r.claimed.lease_token in locked]
         (self._has_locked.set if self._locked else self._has_locked.clear)()
         for running in before:
-            is_lost = running.claimed.lease_token not in kept.held
+            is_lost = running.claimed.lease_token not in held
             if is_lost and running.is_judging and not running.task.done():
                 running.has_lost_its_lease = True
                 running.task.cancel()
@@ -399,16 +399,16 @@ class Worker:
     async def read_gauges(self) -> None:
         """Export queue depth and age."""
         try:
-            queue = await open_scores(self._database, await self.limits.refreshed_standings())
+            counts, due, oldest_s = await open_scores(self._database, await self.limits.refreshed_standings())
         except DatabaseAway:
             self.metrics.database_up.set(0)
             return
         self.metrics.database_up.set(1)
-        self.metrics.queue.labels("pending").set(queue.pending)
-        self.metrics.queue.labels("in_progress").set(queue.in_progress)
+        for status in ("pending", "in_progress"):
+            self.metrics.queue.labels(status).set(counts[status])
         for hold in HOLDS:
-            self.metrics.queue_due.labels(hold).set(queue.due.get(hold, 0))
-        self.metrics.queue_age.set(queue.oldest_due_s)
+            self.metrics.queue_due.labels(hold).set(due.get(hold, 0))
+        self.metrics.queue_age.set(oldest_s)
 
     async def _drain(self, keepers: list[asyncio.Task[None]]) -> None:
         """

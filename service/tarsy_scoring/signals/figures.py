@@ -2,7 +2,8 @@
 Rolling figures per chain, computed from the stored scores by one statement.
 
 Windows move with the clock, in hops on whole UTC times: the hour by five minutes, the day by an hour. A
-window ends at the next hop, so it includes time that is still empty.
+window ends at the next hop, so it includes time that is still empty. Totals and failure tags count as in
+trends: a session once, by its latest score, and only under the criteria of the chain.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,37 +12,41 @@ from typing import Any
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.scores.bands import DOUBTFUL_FLAGS
+from tarsy_scoring.scores.latest import has_no_later, is_completed, is_of_kind
 
 NO_CHAIN = ""  # stands for "no chain" here, and is the message key then
 NOTHING_TO_JUDGE = "nothing_to_judge"  # an `error_kind` that is no failure
-RED_BAND_ENDS = 50.0  # threshold for chains without one; the pages show totals below it in red
 
 # Figures for every chain on which a production score ended within the day. $1 and $2 bound the day, which
-# contains the hour ($3, $4); $5 and $6 are chains with their thresholds, $7 is the threshold for all others.
-# Each arm of `ended` has an index.
-FIGURES = """
+# contains the hour ($3, $4); $5 to $7 are chains with their thresholds and criteria, $8 and $9 are those of all
+# others. Each arm of `ended` has an index.
+FIGURES = f"""
 WITH ended AS (
-  SELECT coalesce(s.chain_id, '') AS chain, s.completed_at, NULL AS failure,
-         CASE WHEN s.reference IS NULL THEN s.total_score END AS total_score,
-         CASE WHEN s.reference IS NULL THEN s.failure_tags END AS failure_tags,
-         (s.usage ->> 'cost_usd')::numeric AS cost_usd
-  FROM {schema}.session_scores s
-  WHERE s.status = 'completed' AND s.purpose = 'production' AND s.completed_at >= $1 AND s.completed_at < $2
+  SELECT coalesce(s.chain_id, '') AS chain, s.completed_at, NULL AS failure, s.criteria,
+         {is_of_kind("s", "without")} AND {has_no_later("s", of_its_kind=True)} AS is_latest,
+         CASE WHEN NOT s.flags ?| ARRAY{sorted(DOUBTFUL_FLAGS)} THEN s.total_score END AS total_score,
+         s.failure_tags, (s.usage ->> 'cost_usd')::numeric AS cost_usd
+  FROM {{schema}}.session_scores s
+  WHERE {is_completed("s")} AND s.completed_at >= $1 AND s.completed_at < $2
   UNION ALL
-  SELECT coalesce(s.chain_id, ''), s.completed_at, s.error_kind, NULL, NULL, NULL
-  FROM {schema}.session_scores s
+  SELECT coalesce(s.chain_id, ''), s.completed_at, s.error_kind, NULL, false, NULL, NULL, NULL
+  FROM {{schema}}.session_scores s
   WHERE s.status IN ('failed', 'timed_out') AND s.purpose = 'production'
     AND s.completed_at >= $1 AND s.completed_at < $2
   UNION ALL
-  SELECT coalesce(s.chain_id, ''), s.completed_at, s.error_kind, NULL, NULL, NULL
-  FROM {schema}.session_scores s
+  SELECT coalesce(s.chain_id, ''), s.completed_at, s.error_kind, NULL, false, NULL, NULL, NULL
+  FROM {{schema}}.session_scores s
   WHERE s.status = 'cancelled' AND s.purpose = 'production' AND s.completed_at >= $1 AND s.completed_at < $2
 ), counted AS (
-  SELECT e.*, w.name, coalesce(t.threshold, $7) AS threshold
+  SELECT e.chain, w.name, e.failure, e.cost_usd, coalesce(t.threshold, $8) AS threshold,
+         CASE WHEN c.counts THEN e.total_score END AS total_score,
+         CASE WHEN c.counts THEN e.failure_tags END AS failure_tags
   FROM ended e
   JOIN (VALUES ('24h', $1::timestamptz, $2::timestamptz), ('1h', $3::timestamptz, $4::timestamptz))
     AS w(name, start_at, end_at) ON e.completed_at >= w.start_at AND e.completed_at < w.end_at
-  LEFT JOIN unnest($5::text[], $6::float8[]) AS t(chain, threshold) USING (chain)
+  LEFT JOIN unnest($5::text[], $6::float8[], $7::text[]) AS t(chain, threshold, criteria) ON t.chain = e.chain
+  CROSS JOIN LATERAL (SELECT e.is_latest AND e.criteria = coalesce(t.criteria, $9::text) AS counts) c
 ), sums AS (
   SELECT chain, name, count(*) FILTER (WHERE failure IS NULL) AS scores, count(total_score) AS scored,
          sum(total_score)::float8 / nullif(count(total_score), 0) AS mean,
@@ -70,16 +75,14 @@ def windows_at(now: datetime) -> dict[str, tuple[datetime, datetime]]:
         end = epoch + ((now - epoch) // hop + 1) * hop
         return end - length, end
 
-    return {
-        "1h": window(timedelta(hours=1), timedelta(minutes=5)),
-        "24h": window(timedelta(hours=24), timedelta(hours=1)),
-    }
+    hour = timedelta(hours=1)
+    return {"1h": window(hour, timedelta(minutes=5)), "24h": window(24 * hour, hour)}
 
 
-def threshold_of(settings: Settings, chain: str) -> float:
-    """The total below which scores of the chain count as `under_threshold`."""
+def threshold_of(settings: Settings, chain: str) -> float | None:
+    """The total below which scores of the chain count as `under_threshold`; None: it has no threshold."""
     own, default = settings.pass_thresholds(chain)
-    return next((value for value in (own, default) if value is not None), RED_BAND_ENDS)
+    return default if own is None else own
 
 
 async def read_figures(
@@ -97,7 +100,9 @@ async def read_figures(
     """
     windows = windows_at(now)
     thresholds = {chain: threshold_of(settings, chain) for chain in settings.config.chains}
-    of_chains = list(thresholds), list(thresholds.values()), threshold_of(settings, NO_CHAIN)
+    criteria = [chain.criteria for chain in settings.config.chains.values()]
+    of_others = threshold_of(settings, NO_CHAIN), settings.config.defaults.criteria
+    of_chains = list(thresholds), list(thresholds.values()), criteria, *of_others
     arguments = *windows["24h"], *windows["1h"], *of_chains
     found = await database.once(lambda c: c.fetch(database.sql(FIGURES), *arguments))
     rows = {(row["chain"], row["name"]): dict(row) for row in found}
@@ -110,7 +115,9 @@ async def read_figures(
     }
 
 
-def _document(start: datetime, end: datetime, threshold: float, row: Mapping[str, Any]) -> dict[str, Any]:
+def _document(
+    start: datetime, end: datetime, threshold: float | None, row: Mapping[str, Any]
+) -> dict[str, Any]:
     """The figures of one window, as in `schemas/scoring-windows.v1.json`; no row: nothing ended in it."""
     scored, under = row.get("scored", 0), row.get("under_threshold", 0)
     failures: Mapping[str, int] = row.get("failures") or {}
@@ -121,8 +128,8 @@ def _document(start: datetime, end: datetime, threshold: float, row: Mapping[str
         "scored": scored,
         "mean": row.get("mean"),
         "under_threshold": under,
-        "threshold": int(threshold) if threshold.is_integer() else threshold,
-        "share_under_threshold": under / scored if scored else None,
+        "threshold": int(threshold) if threshold and threshold.is_integer() else threshold,
+        "share_under_threshold": None if threshold is None or not scored else under / scored,
         "failures": {kind: failures[kind] for kind in sorted(failures) if kind != NOTHING_TO_JUDGE},
         "nothing_to_judge": failures.get(NOTHING_TO_JUDGE, 0),
         "failure_tags": dict(sorted((row.get("failure_tags") or {}).items())),

@@ -151,9 +151,7 @@ class Anchor:
     ]
     judgements: Annotated[int, Field(description="By the current judge of its chain.")]
     asked: Annotated[int, Field(description="Number of requests under that judge.")]
-    error_kind: Annotated[
-        str | None, Field(description="Why the last judgement failed; null: it did not fail.")
-    ]
+    error_kind: Annotated[str | None, Field(description="Why the last judgement failed.")]
     is_due: Annotated[bool, Field(description="The worker requests it at its next pass.")]
 
     @property

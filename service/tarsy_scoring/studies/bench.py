@@ -11,8 +11,8 @@ import hashlib
 import os
 import tempfile
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,17 +20,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_json
 
 from tarsy_scoring.config.chains import ChainSettings
-from tarsy_scoring.config.secrets import read_api_key
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import (
+    AttemptError,
     ConfigurationError,
     PromptTooLong,
     RetryLater,
     ScoringError,
     Unscorable,
-    WaitFor,
 )
-from tarsy_scoring.judge.ask.client import JudgeClient
+from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Ask, Grounding, Question, Turn
@@ -202,37 +201,24 @@ AskOf = Callable[[Job], Ask]
 """Makes the `Ask` that calls a model for one judgement."""
 
 
-class LiveJudges:
+@asynccontextmanager
+async def live_judges(settings: Settings, planned: Sequence[Planned]) -> AsyncIterator[AskOf]:
     """
-    Calls the configured providers.
+    Call the configured providers; a replay needs no key.
 
-    A client is made at the first question, so that a replay needs no key.
+    Raises:
+        ConfigurationError: See `create_clients`.
     """
+    clients = create_clients(settings) if any(one.calls for one in planned) else {}
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._clients: dict[str, JudgeClient] = {}
+    def ask_of(job: Job) -> Ask:
+        clock = AttemptClock(settings.attempt_timeout_s)  # a judgement has as much time as one attempt
+        return lambda question: clients[job.provider].ask(question, clock=clock)
 
-    def ask_of(self, job: Job) -> Ask:
-        """The `Ask` for one judgement, which has as much time as one attempt."""
-        clock = AttemptClock(self._settings.attempt_timeout_s)
-
-        async def ask(question: Question) -> Turn:
-            return await self._client(job.provider).ask(question, clock=clock)
-
-        return ask
-
-    def _client(self, provider: str) -> JudgeClient:
-        """Raises: ConfigurationError: The key is missing."""
-        if provider not in self._clients:
-            settings, key = self._settings, read_api_key(self._settings, provider)
-            configured = settings.config.providers[provider]
-            self._clients[provider] = JudgeClient(provider, configured, key, slots=settings.slots)
-        return self._clients[provider]
-
-    async def close(self) -> None:
-        """Close all connections."""
-        for client in self._clients.values():
+    try:
+        yield ask_of
+    finally:
+        for client in clients.values():
             await client.close()
 
 
@@ -241,7 +227,7 @@ async def judge_all(
     planned: Sequence[Planned],
     recordings: Recordings,
     ask_of: AskOf,
-    on_done: Callable[[], None] = lambda: None,
+    on_done: Callable[[], None],
 ) -> list[BenchSample]:
     """
     Make all judgements; returns them in the order of `planned`.
@@ -302,7 +288,7 @@ async def _judge(settings: Settings, planned: Planned, recordings: Recordings, a
         # The next run is another attempt only for a turn without which there is no score.
         judged = await judge(case, lambda _error: True)
         total, grounding = judged.verdict.total_score, judged.verdict.grounding or grounding
-    except (Unscorable, RetryLater, WaitFor) as error:
+    except AttemptError as error:
         reason, is_outstanding = _reason(error), not isinstance(error, Unscorable)
     if not recording.is_complete and not ask.has_failed:
         recording.is_complete = True
@@ -360,5 +346,5 @@ def _chain_of(settings: Settings, job: Job) -> ChainSettings:
     return settings.chain(job.timeline.chain_id).model_copy(update=judged_by | {"samples": 1})
 
 
-def _reason(error: Unscorable | RetryLater | WaitFor) -> str:
+def _reason(error: AttemptError) -> str:
     return f"{error.error_kind}: {error}"

@@ -102,15 +102,8 @@ class Drift:
         compared_before, compared_after: Ordinary sessions that `whole` rests on.
     """
 
-    cause: Annotated[
-        Cause | None, Field(description="`none`: no change is shown. Null: undecided; `meaning` says why.")
-    ]
-    is_clear: Annotated[
-        bool,
-        Field(
-            description="False: neither part is significant by itself; `cause` is then the likelier one, or null."
-        ),
-    ]
+    cause: Annotated[Cause | None, Field(description="`none`: no change. Null: undecided, see `meaning`.")]
+    is_clear: Annotated[bool, Field(description="False: neither part is significant by itself.")]
     judge: Estimate
     whole: Estimate
     agents: Estimate

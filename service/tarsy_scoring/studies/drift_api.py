@@ -18,11 +18,7 @@ router = scoring_routes("analytics", "/analytics")
 class DriftQuery(Parameters):
     """Filters for findings."""
 
-    chain: OptionalWord = Field(
-        None,
-        description="Name of a chain; `chain` of the answer then has its current state.",
-        examples=["k8s"],
-    )
+    chain: OptionalWord = Field(None, description="Name of a chain.", examples=["k8s"])
     criteria: OptionalWord = Field(None, description="Under criteria of this name.")
     since: OptionalMoment = Field(None, description="Found from this time on (RFC 3339).")
     limit: int = Field(20, ge=1, le=MOST_SHOWN, description="Number of findings.")
@@ -39,11 +35,5 @@ async def drift(request: Request, _: Analysing, query: Annotated[DriftQuery, Que
     later minus earlier; intervals have a confidence of 98 % with a new judge, and more under one judge.
     """
     context = context_of(request)
-    return await read_report(
-        context.analytics.database,
-        context.policy,
-        query.chain,
-        query.criteria,
-        since=query.since,
-        limit=query.limit,
-    )
+    database = context.analytics.database
+    return await read_report(database, context.policy, query.chain, query.criteria, query.since, query.limit)

@@ -127,10 +127,8 @@ class DriftLoop:
             if self._seen.get(chain) == state:
                 continue
             criteria = self._inbox.policy.chain(chain).criteria
-            stands = await findings.situation(self._database, chain, criteria, found, judgements)
-            if stands is not None:
-                made = await findings.look_at(self._database, stands, now)
-                log.debug("drift.looked", chain_id=chain, look=made)
+            made = await findings.look_at(self._database, chain, criteria, found, judgements, now)
+            log.debug("drift.looked", chain_id=chain, look=made)
             self._seen[chain] = state
 
     async def _publish(self) -> None:

@@ -80,75 +80,64 @@ ORDER BY f.found_at DESC, f.event_id LIMIT $4
 UNPUBLISHED = f"{_FINDING} WHERE f.is_event AND f.published_at IS NULL ORDER BY f.found_at LIMIT $1"
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """
-    What detection knows about a chain.
-
-    Args:
-        judgements: Judgements on the anchors that count for the chain.
-        outstanding: How many such anchors the current judge is still to judge.
-    """
-
-    chain_id: str
-    criteria: str
-    tenure: Tenure
-    judgements: Sequence[AnchorJudgement]
-    outstanding: int
+async def read_tenure(database: Database, chain: str, criteria: str) -> Tenure | None:
+    """Read who judges a chain under the criteria, see `current_tenure`. Raises: DatabaseAway."""
+    arguments = (chain, criteria, _DOUBTFUL, MOST_READ)
+    rows = await database.once(lambda c: c.fetch(database.sql(SCORES), *arguments))
+    return detection.current_tenure([ChainScore(**dict(r)) for r in reversed(rows)])
 
 
-async def situation(
+async def look_at(
     database: Database,
     chain: str,
     criteria: str,
     standing: AnchorStanding,
     judgements: Sequence[AnchorJudgement],
-) -> Situation | None:
+    now: datetime,
+) -> Look | None:
     """
-    Read what detection needs about a chain under the criteria; None: too few scores to tell the judge.
+    Make the look at a chain under the criteria that is due, and store the finding; returns the look.
+
+    Concurrent calls for a chain run one after the other; only the first finds a look due. A watch that finds
+    nothing is not stored, and one that finds a change leaves out the scores before it from then on.
 
     Args:
         standing: All anchors, as `anchors.standing` returns them.
         judgements: Judgements on all anchors, as `anchors.judgements` returns them.
 
     Raises:
-        DatabaseAway: See `Database.once`.
-    """
-    arguments = (chain, criteria, _DOUBTFUL, MOST_READ)
-    rows = await database.once(lambda c: c.fetch(database.sql(SCORES), *arguments))
-    tenure = detection.current_tenure([ChainScore(**dict(r)) for r in reversed(rows)])
-    if tenure is None:
-        return None
-    counted = detection.counted_anchors(judgements, chain, tenure)
-    chains = {judgement.chain_id for judgement in counted} | {chain}
-    awaited = sum(a.is_awaited and a.chain_id in chains for a in standing.anchors)
-    return Situation(chain, criteria, tenure, counted, awaited)
-
-
-async def look_at(database: Database, found: Situation, now: datetime) -> Look | None:
-    """
-    Make the look at a chain that is due and store the finding; returns the look.
-
-    Concurrent calls for a chain run one after the other; only the first finds a look due. A watch that finds
-    nothing is not stored, and one that finds a change leaves out the scores before it from then on.
-
-    Raises:
         DatabaseAway: The look was made and stored, or not.
     """
+    found = await read_tenure(database, chain, criteria)
+    if found is None:
+        return None
+    counted = detection.counted_anchors(judgements, chain, found)
+    chains = {judgement.chain_id for judgement in counted} | {chain}
+    outstanding = sum(a.is_awaited and a.chain_id in chains for a in standing.anchors)
 
     async def work(connection: Connection) -> Look | None:
-        await LOOK_LOCK.acquire(connection, f"{database.schema}\x1f{found.chain_id}")
-        sql = database.sql(FINDINGS)
-        earlier = await _findings(connection, sql, found.chain_id, found.criteria, None, MOST_SHOWN)
-        tenure = _watched(found.tenure, earlier)
-        look = detection.due_look(
-            found.tenure, found.outstanding, looks_made(earlier, found.tenure, now), now
-        )
+        await LOOK_LOCK.acquire(connection, f"{database.schema}\x1f{chain}")
+        earlier = await _findings(connection, database.sql(FINDINGS), chain, criteria, None, MOST_SHOWN)
+        tenure = _watched(found, earlier)
+        look = detection.due_look(found, outstanding, looks_made(earlier, found, now), now)
         if look is None or (look == "watch" and detection.due_look(tenure, 0, ["sessions"], now) is None):
             return None
-        drift = await asyncio.to_thread(detection.detect, tenure, found.judgements, look)
+        drift = await asyncio.to_thread(detection.detect, tenure, counted, look)
         if look == "sessions" or drift.is_change:
-            await _keep(database, connection, found, look, drift, now)
+            values = {
+                "look": look,
+                "chain_id": chain,
+                "criteria": criteria,
+                "criteria_hash": found.scores[-1].criteria_hash or "",
+                "old_fingerprint": None if look == "watch" else found.old,
+                "new_fingerprint": found.fingerprint,
+                "found_at": now,
+                "is_event": drift.is_change,
+                **asdict(drift),
+            }
+            marks = ", ".join(f"${n}" for n in range(1, len(values) + 1))
+            sql = f"INSERT INTO {{schema}}.drift_findings ({', '.join(values)}) VALUES ({marks})"
+            await connection.execute(database.sql(sql), *values.values())
         return look
 
     return await database.once(work)
@@ -156,17 +145,9 @@ async def look_at(database: Database, found: Situation, now: datetime) -> Look |
 
 def _watched(tenure: Tenure, earlier: Sequence[Finding]) -> Tenure:
     """The tenure without the scores before the last change that a watch found."""
-    since = max(
-        (
-            f.began_at
-            for f in earlier
-            if f.new_fingerprint == tenure.fingerprint and f.look == "watch" and f.began_at
-        ),
-        default=None,
-    )
-    if since is None:
-        return tenure
-    return replace(tenure, scores=[s for s in tenure.scores if s.at >= since])
+    watches = [f for f in earlier if f.new_fingerprint == tenure.fingerprint and f.look == "watch"]
+    since = max((f.began_at for f in watches if f.began_at), default=None)
+    return replace(tenure, scores=[s for s in tenure.scores if since is None or s.at >= since])
 
 
 def looks_made(earlier: Sequence[Finding], tenure: Tenure, now: datetime) -> list[Look]:
@@ -178,36 +159,11 @@ def looks_made(earlier: Sequence[Finding], tenure: Tenure, now: datetime) -> lis
     ]
 
 
-async def _keep(
-    database: Database, connection: Connection, found: Situation, look: Look, drift: Drift, now: datetime
-) -> None:
-    """Store a finding in the caller's transaction; an event is published later."""
-    values = {
-        "look": look,
-        "chain_id": found.chain_id,
-        "criteria": found.criteria,
-        "criteria_hash": found.tenure.scores[-1].criteria_hash or "",
-        "old_fingerprint": None if look == "watch" else found.tenure.old,
-        "new_fingerprint": found.tenure.fingerprint,
-        "found_at": now,
-        "is_event": drift.is_change,
-        **asdict(drift),
-    }
-    marks = ", ".join(f"${n}" for n in range(1, len(values) + 1))
-    sql = database.sql(f"INSERT INTO {{schema}}.drift_findings ({', '.join(values)}) VALUES ({marks})")
-    await connection.execute(sql, *values.values())
-
-
 # --- reading findings ----------------------------------------------------------------------------------
 
 
 async def read_findings(
-    database: Database,
-    chain: str | None = None,
-    criteria: str | None = None,
-    *,
-    since: datetime | None = None,
-    limit: int = MOST_SHOWN,
+    database: Database, chain: str | None, criteria: str | None, since: datetime | None, limit: int
 ) -> list[Finding]:
     """Findings, the newest first. Raises: DatabaseAway."""
     sql = database.sql(FINDINGS)

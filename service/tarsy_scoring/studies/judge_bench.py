@@ -20,6 +20,7 @@ import numpy as np
 
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.labels.agreement import wilson
 from tarsy_scoring.labels.calibration import OUTCOME_WORDS, read_outcome
 from tarsy_scoring.labels.label_file import open_csv
 
@@ -27,7 +28,6 @@ Outcome = Literal["right", "partial", "wrong", "unknown"]
 
 RESAMPLES = 2_000
 FEWEST_INCIDENTS = 3
-Z = 1.96  # 95 % confidence
 _SEED = 20_261_123  # the same judgements give the same interval
 _OUTCOMES: Mapping[str, Outcome] = {"highest": "right", "middle": "partial", "lowest": "wrong"}
 
@@ -106,9 +106,7 @@ def read_known_outcomes(path: Path) -> list[KnownOutcome]:
         for line in lines:
             one = _known_outcome(line)
             if one.session_id in found:
-                raise ValueError(
-                    f"the session {one.session_id} has an outcome already; keep one line of a session"
-                )
+                raise ValueError(f"the session {one.session_id} has an outcome already; keep one line")
             found[one.session_id] = one
     return list(found.values())
 
@@ -172,8 +170,7 @@ def auc(sessions: Sequence[JudgedSession]) -> tuple[float | None, float | None, 
     if n < FEWEST_INCIDENTS:
         return value, None, None
     if value in (0.0, 1.0):
-        reach = Z**2 / (n + Z**2)
-        return value, *((1 - reach, 1.0) if value else (0.0, reach))
+        return value, *wilson(n if value else 0, n)
     drawn = np.random.default_rng(_SEED).multinomial(n, [1 / n] * n, size=RESAMPLES).astype(float)
     of_right, of_wrong = (
         drawn[:, [incidents.index((s.known.source, s.known.incident)) for s in side]]

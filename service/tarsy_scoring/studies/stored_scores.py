@@ -25,11 +25,6 @@ WHERE m.labels ->> $1 IS NOT NULL
 ORDER BY coalesce(m.completed_at, m.first_seen_at), m.session_id
 """
 
-SESSION_LABELS = """
-SELECT label, count(*) AS sessions FROM {schema}.sessions m, jsonb_object_keys(m.labels) AS label
-GROUP BY label ORDER BY label
-"""
-
 
 async def scores_by_label(
     database: Database, label: str, chain: str | None, since: datetime | None
@@ -46,9 +41,3 @@ async def scores_by_label(
     """
     rows = await database.once(lambda c: c.fetch(database.sql(SCORES_BY_LABEL), label, chain, since))
     return [ScoredSession(**dict(r)) for r in rows]
-
-
-async def session_labels(database: Database) -> dict[str, int]:
-    """Count the sessions that carry each label. Raises: DatabaseAway."""
-    rows = await database.once(lambda c: c.fetch(database.sql(SESSION_LABELS)))
-    return {r["label"]: r["sessions"] for r in rows}

@@ -2,12 +2,13 @@
 Lets the judge model read what scores say about missing tools, within a budget.
 
 The model's statements are not trusted. Every need rests on quotes that occur word for word in an analysis
-that the model was shown; a need without a quote is dropped. Each chain has one question, with as many analyses
-as fit, worst scores first. The text has passed the `Sanitizer`, and the chain's pauses, budget and limits apply.
+that the model was shown; a need without a quote is dropped. That agents have a tool for a need is a
+proposal, which a person confirms in the ledger. Each chain has one question, with as many analyses as fit,
+worst scores first. The text has passed the `Sanitizer`, and the chain's pauses, budget and limits apply.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 from uuid import UUID, uuid4
@@ -19,7 +20,8 @@ from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
+from tarsy_scoring.errors import AttemptError, WaitFor
+from tarsy_scoring.evaluation.tool_names import normalise
 from tarsy_scoring.judge.ask.client import JudgeClient
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.conversation import Conversation
@@ -27,6 +29,7 @@ from tarsy_scoring.judge.read.json_reply import object_schema, output_schema, sa
 from tarsy_scoring.judge.verdict import Ask, Message, Question, ReplyFormat, Turn
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Permit, Result
+from tarsy_scoring.missing_tools.demand import read_called
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.timeline.clean.masking import Masking, masking_of
 from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
@@ -38,13 +41,16 @@ LONGEST_NOTE = 6000  # characters per analysis; judges put their requests first
 LONGEST_TEXT, LONGEST_TITLE = 400, 120
 MOST_NEEDS = 40  # per answer: people do not read longer lists, and no answer may flood the report
 SHORTEST_QUOTE = 12  # letters and digits; shorter ones such as "the logs" occur in every analysis
+MOST_TOOLS = 300  # tools of the agents that the model compares with
 LABEL_TOKENS = 6  # for the label before each text, such as `[S12]`
 OVERHEAD_TOKENS = 1500  # the instructions, the schema and the fence
 
 # Analyses in the latest scores, at most $5 for each chain, worst scores first, with the chain's number. They are
 # not cut in SQL: masking recognises secrets by their shape, and half a secret has lost it.
 NOTES = f"""
-SELECT score_id, chain_id, text, of_chain FROM (
+SELECT score_id, chain_id, text, of_chain,
+  ARRAY(SELECT tool_name FROM {{schema}}.score_missing_tools t WHERE t.score_id = s.score_id) AS names
+FROM (
   SELECT s.score_id, s.chain_id, s.missing_tools_analysis AS text,
     count(*) OVER (PARTITION BY s.chain_id) AS of_chain,
     row_number() OVER (PARTITION BY s.chain_id
@@ -56,10 +62,11 @@ WHERE n <= $5 ORDER BY of_chain DESC, chain_id, n
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a judge wrote about missing tools in a score."""
+    """What a judge wrote about missing tools in a score, and the `names` that were read from it."""
 
     score_id: UUID
     text: str
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +79,19 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something that a tool could do, with at least one quote that asks for it."""
+    """
+    Something that a tool could do, with at least one quote that asks for it.
+
+    Args:
+        name: The missing tool in the quoted scores that is this need, as the model says; None: it said none.
+        exists_as: The tool of the agents that meets the need, as the model says; None without a `name`.
+    """
 
     title: str
     what: str
     quotes: tuple[Quote, ...]
+    name: str | None = None
+    exists_as: str | None = None
 
 
 @dataclass(slots=True)
@@ -107,6 +122,8 @@ class _Need(BaseModel):
     title: Annotated[str, Field(min_length=1)]
     what: str
     quotes: list[_Cited]
+    name: str = ""
+    exists_as: str = ""
 
 
 class _Needs(BaseModel):
@@ -115,17 +132,12 @@ class _Needs(BaseModel):
 
 _TEXT = {"type": "string"}
 _CITED_SCHEMA = {"type": "array", "items": object_schema({"review": _TEXT, "quote": _TEXT})}
-_NEED_SCHEMA = object_schema({"title": _TEXT, "what": _TEXT, "quotes": _CITED_SCHEMA})
+_NEED_TEXTS = dict.fromkeys(("title", "what", "name", "exists_as"), _TEXT)
+_NEED_SCHEMA = object_schema(_NEED_TEXTS | {"quotes": _CITED_SCHEMA})
 _REPLY = ReplyFormat("needs", object_schema({"needs": {"type": "array", "items": _NEED_SCHEMA}}))
 
 
 # --- the budget ----------------------------------------------------------------------------------------
-
-
-class MoneySpent(WaitFor):
-    """The next call could cost more than the report's remaining budget."""
-
-    waiting_for = "budget"
 
 
 @dataclass(slots=True)
@@ -157,7 +169,7 @@ class ReportJudge:
     report_id: UUID = field(default_factory=uuid4)
 
     async def __call__(self, question: Question) -> Turn:
-        """See `Ask`. Raises: MoneySpent: The call could cost more than the rest of the budget."""
+        """See `Ask`. Raises: WaitFor: The call could cost more than the rest of the budget."""
         factor = self.limits.token_factor(self.client.provider)
         clock = AttemptClock(self.deadline_s)
         return await self.client.ask(question, clock=clock, permits=self, token_factor=factor)
@@ -167,17 +179,15 @@ class ReportJudge:
         See `Permits`.
 
         Raises:
-            MoneySpent: The call could cost more than the rest of the budget.
-            WaitFor: A pause or a fleet limit forbids the call now.
+            WaitFor: The call could cost more than the rest of the budget, or a pause or a limit forbids it.
             DatabaseAway: Pauses are unknown.
         """
         assert most_usd is not None, "providers without prices are not asked"
         await self.limits.refresh()  # pauses and circuits may change during a report, which takes long
         if most_usd > self.budget.left_usd:
             left = max(0.0, self.budget.left_usd)
-            raise MoneySpent(
-                f"the next call may cost {most_usd:.4f} USD, and {left:.4f} are left of --max-usd", 1
-            )
+            reason = f"the next call may cost {most_usd:.4f} USD; {left:.4f} are left of --max-usd"
+            raise WaitFor(reason, 1, "budget")
         permit = await self.limits.admit(Call(provider, self.chain_id, self.report_id, tokens, most_usd))
         self.budget.left_usd -= most_usd
         return permit, most_usd
@@ -219,7 +229,7 @@ async def read_needs(
     rows = await database.once(lambda c: c.fetch(database.sql(NOTES), *selection.arguments, most_notes))
     notes, found = defaultdict[str | None, list[Note]](list), dict[str | None, ChainNeeds]()
     for row in rows:
-        notes[row["chain_id"]].append(Note(row["score_id"], row["text"]))
+        notes[row["chain_id"]].append(Note(row["score_id"], row["text"], tuple(row["names"])))
         found[row["chain_id"]] = ChainNeeds(row["chain_id"], row["of_chain"])
     budget, masking = ReportBudget(max_usd), masking_of(settings.config.masking_patterns)
     for chain_id, needs in found.items():
@@ -234,8 +244,9 @@ async def read_needs(
             ask = ReportJudge(client, limits, budget, settings.attempt_timeout_s, chain_id)
             room = room_for(client.settings, limits.token_factor(client.provider))
             try:
-                await find_needs(needs, notes[chain_id], ask, room, chain.max_reminders, masking)
-            except (WaitFor, RetryLater, Unscorable, DatabaseAway) as error:
+                menu = await read_called(database, replace(selection, chain=chain_id))
+                await find_needs(needs, notes[chain_id], menu, ask, room, chain.max_reminders, masking)
+            except (AttemptError, DatabaseAway) as error:
                 needs.why_not = str(error)
     return list(found.values())
 
@@ -257,11 +268,25 @@ def _is_usable(client: JudgeClient, token_factor: float) -> bool:
 
 
 async def find_needs(
-    needs: ChainNeeds, notes: Sequence[Note], ask: Ask, room: int, max_reminders: int, masking: Masking
+    needs: ChainNeeds,
+    notes: Sequence[Note],
+    menu: Iterable[str],
+    ask: Ask,
+    room: int,
+    max_reminders: int,
+    masking: Masking,
 ) -> None:
-    """Ask the model once for the needs in the notes, as many as fit into `room` estimated tokens."""
+    """
+    Ask the model once for the needs in the notes, as many as fit into `room` estimated tokens.
+
+    Args:
+        menu: Tools that the chain's agents have.
+    """
     nonce = new_nonce()
     sanitizer = Sanitizer(nonce, masking=masking)
+    tools = {cut(sanitizer.line("", tool), LONGEST_TITLE): tool for tool in sorted(menu)[:MOST_TOOLS]}
+    listed = "\n".join(("[TOOLS]", *tools))
+    room -= estimate_tokens(listed)
     # Sanitize before cutting: masking would not recognise a secret that is cut in half.
     texts = [sanitizer.text(str(note.score_id), note.text) for note in notes]
     shown: list[Note] = []
@@ -271,14 +296,14 @@ async def find_needs(
             break
         shown.append(replace(note, text=text[:LONGEST_NOTE]))
     instructions: str = packaged_yaml(__package__, "prompts.yaml")["find"]
-    labelled = "\n\n".join(f"[S{n}]\n{note.text}" for n, note in enumerate(shown, start=1))
+    labelled = "\n\n".join((listed, *(f"[S{n}]\n{note.text}" for n, note in enumerate(shown, start=1))))
     opening = [
         Message("system", instructions.format(schema=output_schema(_REPLY.schema), most=MOST_NEEDS)),
         Message("user", fence(labelled, nonce)),
     ]
     conversation = Conversation(ask, opening, _REPLY, max_reminders=max_reminders)
     answer, _ = await say_json(conversation, "missing_tools", _Needs)
-    claimed, needs.quotes_dropped = checked(answer.needs, shown)
+    claimed, needs.quotes_dropped = checked(answer.needs, shown, tools)
     needs.read = len(shown)
     needs.needs = [
         replace(
@@ -290,9 +315,11 @@ async def find_needs(
     ]
 
 
-def checked(claimed: Iterable[_Need], notes: Sequence[Note]) -> tuple[list[Need], int]:
+def checked(
+    claimed: Iterable[_Need], notes: Sequence[Note], tools: Mapping[str, str]
+) -> tuple[list[Need], int]:
     """
-    Keep the quotes that occur in the notes they cite, one for each score.
+    Keep the quotes that occur in the notes they cite, one for each score, and names that notes and menu hold.
 
     Returns:
         The needs that keep a quote, and how many quotes occur nowhere.
@@ -310,8 +337,18 @@ def checked(claimed: Iterable[_Need], notes: Sequence[Note]) -> tuple[list[Need]
             else:
                 dropped += 1
         if quotes:
-            found.append(Need(need.title, need.what, tuple(quotes.values())))
+            proposal = _proposal(need, quotes, notes, tools)
+            found.append(Need(need.title, need.what, tuple(quotes.values()), *proposal))
     return found, dropped
+
+
+def _proposal(
+    need: _Need, quotes: Container[UUID], notes: Iterable[Note], tools: Mapping[str, str]
+) -> tuple[str | None, str | None]:
+    """`name` and `exists_as` of a need, where quoted scores miss the one and agents have the other."""
+    names = (name for note in notes if note.score_id in quotes for name in note.names)
+    name = next((name for name in names if normalise(name) == normalise(need.name)), None)
+    return name, tools.get(need.exists_as) if name else None
 
 
 def _bare(text: str) -> str:

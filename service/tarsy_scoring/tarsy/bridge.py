@@ -29,6 +29,7 @@ from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.tarsy.announcer import Announcer, Bookmark
 from tarsy_scoring.tarsy.database import TarsyAway
+from tarsy_scoring.tarsy.reviews import Reviews
 from tarsy_scoring.tarsy.sessions import BEGINNING, PAGE, STATUSES, SweepStart, TarsySessions
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.stopping import unless_stopped
@@ -93,6 +94,7 @@ class Bridge:
             in the bookmark, or five minutes ago where there is no bookmark. A time that differs from the
             bookmark's starts anew.
         publisher: Owned, and closed at the end of `run`; None: a new one.
+        reviews: Read while this process works; None: none are.
     """
 
     def __init__(
@@ -103,11 +105,13 @@ class Bridge:
         metrics: Metrics,
         since: datetime | None = None,
         publisher: Publisher | None = None,
+        reviews: Reviews | None = None,
     ) -> None:
         self._overlap = timedelta(seconds=OVERLAP_S)
         self._database = database
         self._sessions = sessions
         self._announcer = Announcer(settings, database, metrics, publisher)
+        self._reviews = reviews
         self._metrics = metrics
         self._since = since  # None once the bookmark has it
         self._open: list[str] = []  # ids of the sessions that were open at the last look
@@ -133,6 +137,8 @@ class Bridge:
         try:
             while not stopping.is_set():
                 try:
+                    if self._reviews is not None:  # also while it stands by
+                        await self._reviews.move_back()
                     is_ours = await BRIDGE_LOCK.lead(self._database, self._lead)
                     self._metrics.database_up.set(1)
                     if not is_ours:
@@ -153,16 +159,25 @@ class Bridge:
         self._metrics.database_up.set(1)
         self._metrics.bridge_leading.set(1)
         self.request_sweep()
+        work = [self._announce(), *([self._reviews.run()] if self._reviews is not None else [])]
+        tasks = [asyncio.ensure_future(one) for one in work]
         try:
-            while not self._stopping.is_set():
-                try:
-                    await self.run_once()
-                    self._note_success()
-                except (TarsyAway, BrokerAway) as error:
-                    self._note_failure(error)
-                await unless_stopped(asyncio.sleep(POLL_S), self._stopping)
+            for ended in (await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
+                await ended
         finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._metrics.bridge_leading.set(0)
+
+    async def _announce(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                await self.run_once()
+                self._note_success()
+            except (TarsyAway, BrokerAway) as error:
+                self._note_failure(error)
+            await unless_stopped(asyncio.sleep(POLL_S), self._stopping)
 
     def _note_failure(self, error: Exception) -> None:
         """Report why the bridge waits, and request a sweep for the next pass."""

@@ -6,21 +6,27 @@ A row is any mapping from TARSy's column names to values; a column that a deploy
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from tarsy_scoring.timeline.evidence import take_stock
-from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
+from tarsy_scoring.timeline.model import (
+    SHOWN_STAGE_TYPES,
+    AvailableTool,
+    Event,
+    Execution,
+    Stage,
+    Timeline,
+    sum_if_known,
+)
 from tarsy_scoring.timeline.parsing import (
     available_tool,
-    duration_ms,
     event_of,
     execution_of,
     label_map,
-    server_and_tool,
     stage_of,
     text_or_none,
     timeline_of,
@@ -66,8 +72,8 @@ def assemble(
     events_of: dict[str, list[Event]] = defaultdict(list)
     loose_of: dict[str, list[Event]] = defaultdict(list)
     unread_calls: set[str] = set()
-    read = [(row, _event(row, unread_calls)) for row in timeline_events]
-    for row, event in _with_durations(read, interactions):
+    for row in timeline_events:
+        event = _event(row, unread_calls)
         if row["execution_id"] is not None:
             events_of[row["execution_id"]].append(event)
         elif row["stage_id"] is not None:
@@ -94,7 +100,7 @@ def _stage(row: Any, executions: list[Execution], loose: list[Event]) -> Stage:
 
 def _labels(session: Any) -> dict[str, str]:
     try:
-        return label_map(read_json(session["labels"]))
+        return label_map(read_json(session["labels"]), session["session_id"])
     except UNREADABLE:
         log.warning("timeline.labels_left_out", session_id=session["session_id"], reason="unreadable JSON")
         return {}
@@ -113,39 +119,6 @@ def _event(row: Any, unread_calls: set[str]) -> Event:
         return event_of(row, tool_call({}) if is_call else None, None)
 
 
-def _with_durations(
-    events: list[tuple[Any, Event]], interactions: Iterable[Any]
-) -> Iterator[tuple[Any, Event]]:
-    """
-    Add the durations that tool calls have.
-
-    TARSy stores no key that joins an event with the recorded call, so within an execution the n-th call to a
-    tool takes the n-th recorded duration. Concurrent calls may be swapped; their sum stays right. If calls
-    and records differ in number, the durations stay unknown.
-    """
-    recorded: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
-    for row in interactions:
-        if row["interaction_type"] == "tool_call":
-            recorded[row["execution_id"], *server_and_tool(row)].append(row.get("duration_ms"))
-    calls = Counter(
-        (row["execution_id"], e.tool.server_name, e.tool.tool_name) for row, e in events if e.tool
-    )
-    ahead = {key: iter(found) for key, found in recorded.items() if len(found) == calls[key]}
-    for row, event in events:
-        tool = event.tool
-        durations = tool and ahead.get((row["execution_id"], tool.server_name, tool.tool_name))
-        if tool and durations:
-            yield row, replace(event, tool=replace(tool, duration_ms=duration_ms(next(durations))))
-        else:
-            yield row, event
-
-
-def _total(counts: list[int | None]) -> int | None:
-    """The sum; None without counts, or where one is unknown."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if known and len(known) == len(counts) else None
-
-
 def _executions_by_stage(
     rows: Iterable[Any], model_calls: Iterable[Any], events_of: Mapping[str, list[Event]]
 ) -> dict[str, list[Execution]]:
@@ -155,7 +128,10 @@ def _executions_by_stage(
     executions_of: dict[str, list[Execution]] = defaultdict(list)
     for row in rows:
         made = calls_of[row["execution_id"]]
-        tokens = _total([c["input_tokens"] for c in made]), _total([c["output_tokens"] for c in made])
+        tokens = (
+            sum_if_known(c["input_tokens"] for c in made),
+            sum_if_known(c["output_tokens"] for c in made),
+        )
         executions_of[row["stage_id"]].append(execution_of(row, events_of[row["execution_id"]], tokens))
     return executions_of
 

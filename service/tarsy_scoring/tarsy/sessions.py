@@ -150,7 +150,7 @@ class TarsySessions:
     ) -> tuple[str, list[EndedSession]]:
         """Read the server, and a page of this status's sessions after a place; a short page is the last."""
         async with self.tarsy.transaction() as (connection, columns):
-            server = await _server(connection)
+            server = await read_server(connection)
             rows = await connection.fetch(ENDED_PAGE.format(**columns), status, created_at, session_id, PAGE)
         return server["server"], list(map(self._ended, rows))
 
@@ -162,7 +162,7 @@ class TarsySessions:
             overlap: How long after creation a session may still be committed.
         """
         async with self.tarsy.transaction() as (connection, columns):
-            server = await _server(connection)
+            server = await read_server(connection)
             statuses = await connection.fetchval(OPEN_STATUSES, STATUSES)
             rows = await connection.fetch(OPEN_SESSIONS.format(**columns), statuses, None)
         still_open = {r["session_id"]: r["created_at"] for r in rows}
@@ -197,7 +197,7 @@ class TarsySessions:
             The server, the terminal sessions, deleted ones included, and the ids of those still open.
         """
         async with self.tarsy.transaction() as (connection, columns):
-            server = await _server(connection)
+            server = await read_server(connection)
             rows = await connection.fetch(ENDED_OF_THESE.format(**columns), STATUSES, session_ids)
             existing = await connection.fetch(STILL_THERE.format(**columns), session_ids)
         ended = list(map(self._ended, rows))
@@ -281,5 +281,6 @@ async def sessions_gone(database: Database, sessions: TarsySessions) -> AsyncIte
         last = ours[-1]
 
 
-async def _server(connection: Connection) -> Any:
+async def read_server(connection: Connection) -> Any:
+    """The row of `SERVER`."""
     return await connection.fetchrow(SERVER)

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,12 @@ from tarsy_scoring.errors import (
     CallerRefused,
     ConfigurationError,
     SessionNotFound,
-    SessionNotTerminal,
     SessionTooLarge,
     TimelineUnavailable,
 )
 from tarsy_scoring.postgres.moments import moment
 from tarsy_scoring.tarsy.rows import assemble
+from tarsy_scoring.timeline.computing import compute
 from tarsy_scoring.timeline.model import (
     LONGEST_SESSION,
     SHOWN_STAGE_TYPES,
@@ -40,8 +41,9 @@ from tarsy_scoring.timeline.model import (
     FoundSession,
     Timeline,
     TimelineSource,
+    require_terminal,
 )
-from tarsy_scoring.timeline.parsing import model_names, name_or_none
+from tarsy_scoring.timeline.parsing import found_session, model_names
 from tarsy_scoring.timeline.text import storable_json
 
 log = structlog.get_logger()
@@ -124,12 +126,13 @@ class TarsyApi:
                     if i["interaction_type"] == "tool_list"
                 )
             )
-            return _timeline(session, events, trace, interactions)
+            return await compute(budget.spent_bytes, partial(_timeline, session, events, trace, interactions))
 
     async def find_session(self, session_id: str) -> FoundSession:
         """See `TimelineSource`."""
         async with self._within_deadline(f"session {session_id}"):
-            return _found(await self._ended_session(session_id, _Budget(self._max_session_bytes, session_id)))
+            budget = _Budget(self._max_session_bytes, session_id)
+            return found_session(await self._ended_session(session_id, budget), session_id)
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
         """
@@ -144,7 +147,7 @@ class TarsyApi:
             for session in listed:
                 ended = moment(session["completed_at"]) or moment(session["created_at"])
                 if ended is not None and ended >= since:
-                    yield _found(session)
+                    yield found_session(session, session["id"])
             if len(listed) < _PAGE:
                 return
 
@@ -169,10 +172,7 @@ class TarsyApi:
 
     async def _ended_session(self, session_id: str, budget: "_Budget") -> Row:
         session = _row(await self._get(_path(session_id), budget, session_id), "id", "status")
-        if session["status"] not in TERMINAL_STATUSES:
-            raise SessionNotTerminal(
-                f"the session {session_id} has not ended: its status is {session['status']}"
-            )
+        require_terminal(session_id, session["status"])
         return session
 
     async def _add_tools(self, session_id: str, interaction: Row, budget: "_Budget") -> None:
@@ -236,7 +236,8 @@ class TarsyApi:
         headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         async with self._http.stream("GET", self._base + path, params=query, headers=headers) as response:
             if response.status_code == 200:
-                return storable_json(json.loads(await budget.read(response)))
+                content = await budget.read(response)
+                return await compute(len(content), lambda: storable_json(json.loads(content)))
             status = response.status_code
             if status == 404 and session_id is not None and _is_tarsys(await budget.read(response)):
                 raise SessionNotFound(f"TARSy has no session {session_id}")
@@ -297,7 +298,7 @@ class _Budget:
     def __init__(self, limit_bytes: int, session_id: str | None = None) -> None:
         self._limit_bytes = limit_bytes
         self._session_id = session_id
-        self._spent_bytes = 0
+        self.spent_bytes = 0
 
     async def read(self, response: httpx2.Response) -> bytearray:
         """
@@ -310,10 +311,10 @@ class _Budget:
         found = bytearray()
         async for chunk in response.aiter_bytes(_CHUNK_BYTES):
             found += chunk
-            self._spent_bytes += len(chunk)
-            if self._spent_bytes > self._limit_bytes:
+            self.spent_bytes += len(chunk)
+            if self.spent_bytes > self._limit_bytes:
                 if self._session_id is not None:
-                    raise SessionTooLarge(self._session_id, self._spent_bytes, self._limit_bytes)
+                    raise SessionTooLarge(self._session_id, self.spent_bytes, self._limit_bytes)
                 raise TimelineUnavailable(
                     f"an answer of TARSy's API is larger than {self._limit_bytes >> 20} MiB"
                 )
@@ -331,12 +332,6 @@ def _is_tarsys(body: bytearray) -> bool:
 
 def _path(session_id: str, *rest: str) -> str:
     return "/".join(("/sessions", *(quote(part, safe="") for part in (session_id, *rest))))
-
-
-def _found(session: Row) -> FoundSession:
-    return FoundSession(
-        session["id"], name_or_none(session["chain_id"]), session["status"], moment(session["completed_at"])
-    )
 
 
 def _row(source: dict[str, Any], *texts: str, **more: Any) -> Row:
@@ -363,9 +358,8 @@ def _executions(detail: dict[str, Any]) -> list[Row]:
             add(stage_id, execution.get("sub_agents") or ())
 
     for stage in detail.get("stages") or ():
-        add(
-            stage.get("id") or stage["stage_id"], stage.get("executions") or ()
-        )  # the trace uses the other name
+        # The trace uses the other name.
+        add(stage.get("id") or stage["stage_id"], stage.get("executions") or ())
     return found
 
 

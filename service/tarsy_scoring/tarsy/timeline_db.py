@@ -5,26 +5,28 @@ The timeline source `tarsy-db`: reads one session from TARSy's PostgreSQL in one
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
-from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, SessionTooLarge, TimelineUnavailable
+from tarsy_scoring.errors import SessionNotFound, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS
-from tarsy_scoring.postgres.moments import moment
 from tarsy_scoring.postgres.url import UrlSource
 from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit
 from tarsy_scoring.tarsy.rows import assemble
 from tarsy_scoring.tarsy.schema import TIMELINE_TABLES, SelectLists
+from tarsy_scoring.timeline.computing import ASSEMBLED_INLINE, compute
 from tarsy_scoring.timeline.model import (
     SHOWN_STAGE_TYPES,
     TERMINAL_STATUSES,
     FoundSession,
     Timeline,
     TimelineSource,
+    require_terminal,
 )
-from tarsy_scoring.timeline.parsing import model_names, name_or_none
+from tarsy_scoring.timeline.parsing import found_session, model_names
 
 VARIABLE = "SCORING_TIMELINE_DATABASE_URL"
 PAGE = 1000
@@ -131,12 +133,12 @@ class TarsyDatabase:
             if size_bytes > self._max_session_bytes:
                 raise SessionTooLarge(session_id, size_bytes, self._max_session_bytes)
             rows = await _read_rows(session_id, connection, columns)
-        return assemble(*rows)
+        return await compute(size_bytes, partial(assemble, *rows), inline=ASSEMBLED_INLINE)
 
     async def find_session(self, session_id: str) -> FoundSession:
         """See `TimelineSource`."""
         rows = await self._fetch(f"session {session_id}", FIND, session_id)
-        return _found(_checked(rows[0] if rows else None, session_id))
+        return found_session(_checked(rows[0] if rows else None, session_id), session_id)
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
         """See `TimelineSource`. Each page is a short transaction; none is open while the caller works."""
@@ -144,7 +146,7 @@ class TarsyDatabase:
         while True:
             page = await self._fetch("a page of sessions", FINISHED, last, _STATUSES, since, PAGE)
             for row in page:
-                yield _found(row)
+                yield found_session(row, row["session_id"])
             if len(page) < PAGE:
                 return
             last = page[-1]["session_id"]
@@ -218,12 +220,6 @@ async def _read_rows(session_id: str, connection: Connection, columns: SelectLis
     return session, *rows
 
 
-def _found(row: Any) -> FoundSession:
-    return FoundSession(
-        row["session_id"], name_or_none(row["chain_id"]), row["status"], moment(row["completed_at"])
-    )
-
-
 def _checked(row: Any, session_id: str) -> Any:
     """
     Return the row of a terminal session.
@@ -236,6 +232,5 @@ def _checked(row: Any, session_id: str) -> Any:
         raise SessionNotFound(f"TARSy's database has no session {session_id}")
     if row["deleted_at"] is not None:
         raise SessionNotFound(f"the session {session_id} was deleted in TARSy")
-    if row["status"] not in TERMINAL_STATUSES:
-        raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {row['status']}")
+    require_terminal(session_id, row["status"])
     return row

@@ -12,6 +12,7 @@ import asyncio
 import json
 import time
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
@@ -23,7 +24,7 @@ from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
 from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit
-from tarsy_scoring.tarsy.schema import WRITE_BACK_TABLES, SelectLists
+from tarsy_scoring.tarsy.schema import WRITE_BACK_TABLES, SelectLists, Table
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.stopping import unless_stopped
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES
@@ -58,12 +59,14 @@ OF_ONE_ROW = (
 # The first bookmark is at the present position: scores from before the write-back was enabled are not
 # written.
 FIRST_BOOKMARK = """
-INSERT INTO {schema}.write_back_bookmark (position) SELECT position FROM {schema}.relay_position
-ON CONFLICT DO NOTHING RETURNING position
+INSERT INTO {schema}.write_back_bookmark (follower, position)
+SELECT 'write_back', position FROM {schema}.relay_position ON CONFLICT DO NOTHING RETURNING position
 """
 
 # One writer at a time: the one that has locked the row.
-BOOKMARK = "SELECT position FROM {schema}.write_back_bookmark FOR UPDATE SKIP LOCKED"
+BOOKMARK = """
+SELECT position FROM {schema}.write_back_bookmark WHERE follower = 'write_back' FOR UPDATE SKIP LOCKED
+"""
 
 # The next events, joined with the finished scores that TARSy's dashboard may show. The dashboard expects a
 # number in a completed score: a newer score without one would hide the number of an older score. The columns
@@ -90,10 +93,11 @@ FROM unnest($1::uuid[], $2::text[]) AS w(score_id, stage_id)
 WHERE s.score_id = w.score_id AND s.stage_id IS DISTINCT FROM w.stage_id
 """
 
-MOVE = "UPDATE {schema}.write_back_bookmark SET position = $1"
+MOVE = "UPDATE {schema}.write_back_bookmark SET position = $1 WHERE follower = 'write_back'"
 
 BACKLOG = """
 SELECT r.position - b.position FROM {schema}.relay_position r, {schema}.write_back_bookmark b
+WHERE b.follower = 'write_back'
 """
 
 # --- TARSy's tables ---------------------------------------------------------------------------------------
@@ -124,12 +128,12 @@ NOTIFY = "SELECT pg_notify($1, $2)"
 CHANNEL = "sessions"
 
 
-def open_write_back_tarsy(settings: Settings) -> TarsyPool:
+def open_write_back_tarsy(settings: Settings, needs: Mapping[str, Table] = WRITE_BACK_TABLES) -> TarsyPool:
     """
     TARSy's database for writing; connects to nothing yet. `SCORING_WRITE_BACK_DATABASE_URL` must be set.
     """
     url = secret_source(settings, "write_back_database_url")
-    return TarsyPool(url, variable_of("write_back_database_url"), WRITE_BACK_TABLES, is_read_only=False)
+    return TarsyPool(url, variable_of("write_back_database_url"), needs, is_read_only=False)
 
 
 class WriteBack:

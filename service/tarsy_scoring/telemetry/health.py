@@ -18,15 +18,20 @@ class Health:
     def __init__(self, starting: str) -> None:
         self._starting = starting
         self._checks: list[Check] = []
-        self.read_circuits: Callable[[], Mapping[str, str | None]] = dict
+        self.details: dict[str, Callable[[], Mapping[str, str | None]]] = {}
+        """By name in the answer: reads parts that do not work and do not end readiness, with the reason; None: works."""
 
     def add(self, check: Check) -> None:
         """Add a check. Checks run in this order, at each request."""
         self._checks.append(check)
 
-    def not_called(self) -> dict[str, str]:
-        """Providers that are not called, with the kind of their circuits; they do not end readiness."""
-        return {provider: kind for provider, kind in self.read_circuits().items() if kind is not None}
+    def read_details(self) -> dict[str, dict[str, str]]:
+        """The parts that do not work now, by name of their details, with the reason."""
+        found = {
+            name: {part: reason for part, reason in read().items() if reason is not None}
+            for name, read in self.details.items()
+        }
+        return {name: parts for name, parts in found.items() if parts}
 
     async def missing(self) -> str | None:
         """Run the checks; returns the first missing part, or None when the process is ready."""

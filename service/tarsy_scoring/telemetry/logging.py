@@ -32,7 +32,9 @@ def set_up_logging(
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         hide_credentials,
     ]
-    renderer: Any = structlog.dev.ConsoleRenderer() if as_console else structlog.processors.JSONRenderer()
+    renderer: Any = structlog.processors.JSONRenderer()
+    if as_console:  # other formatters print the values of local variables
+        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
         processors=[*shared, *([] if as_console else [structlog.processors.format_exc_info]), renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),

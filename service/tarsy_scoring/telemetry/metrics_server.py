@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tarsy_scoring.config.hosts import Hosts
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.telemetry.health import Health
@@ -43,7 +44,9 @@ async def serve_metrics(
     """
     default = API_METRICS_PORT if health is None else METRICS_PORT
     listening = _listen(settings, default)
-    server = bounded_server(metrics_app(registry, health), timeout_graceful_shutdown=STOP_S)
+    server = bounded_server(
+        metrics_app(registry, Hosts(settings.api_hosts), health), timeout_graceful_shutdown=STOP_S
+    )
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         yield listening.getsockname()[1]
@@ -53,10 +56,12 @@ async def serve_metrics(
         listening.close()
 
 
-def metrics_app(registry: CollectorRegistry, health: Health | None = None) -> Starlette:
+def metrics_app(registry: CollectorRegistry, hosts: Hosts, health: Health | None) -> Starlette:
     """The application behind `serve_metrics`."""
 
-    async def metrics(_: Request) -> Response:
+    async def metrics(request: Request) -> Response:
+        if not all(hosts.allow_scrape(host) for host in request.headers.getlist("host")):
+            return Response("use an address, or a name in SCORING_API_HOSTS\n", 403, headers=ONCE)
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST, headers=ONCE)
 
     async def healthz(_: Request) -> Response:
@@ -66,8 +71,7 @@ def metrics_app(registry: CollectorRegistry, health: Health | None = None) -> St
         assert health is not None, "has a route only then"
         missing = await health.missing()
         if missing is None:
-            notes = {"not_called": health.not_called()} if health.not_called() else {}
-            return JSONResponse({"status": "ready", **notes}, headers=ONCE)
+            return JSONResponse({"status": "ready", **health.read_details()}, headers=ONCE)
         return JSONResponse({"status": "not ready", "reason": missing}, 503, headers=ONCE)
 
     probes = [] if health is None else [Route("/healthz", healthz), Route("/readyz", readyz)]

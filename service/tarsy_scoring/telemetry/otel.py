@@ -12,7 +12,7 @@ events.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,8 +36,26 @@ _FAILURES = ("failed", "timed_out", "put_back")
 # How a step ends without a fault: a cancelled task, or a score that another worker has taken.
 _CALLED_OFF = (asyncio.CancelledError, LeaseLost)
 _W3C = TraceContextTextMapPropagator()
+# The header itself, or the CloudEvents extension in binary mode.
+_MESSAGE_HEADERS = (TRACEPARENT, "ce_traceparent")
 Turn = Any  # `judge.verdict.Turn`, which is of a layer above
 Attributes = Mapping[str, str | int | float | bool | list[str] | None]
+
+
+def read_traceparent(values: Sequence[str]) -> str | None:
+    """The trace in `traceparent` headers, as version 00 of 55 characters; None: no valid trace, or several."""
+    carrier: dict[str, str] = {}
+    if len(values) == 1:
+        _W3C.inject(carrier, _W3C.extract({TRACEPARENT: values[0]}, Context()))
+    return carrier.get(TRACEPARENT)
+
+
+def traceparent_of(headers: Sequence[tuple[str, bytes]]) -> str | None:
+    """Read the trace in Kafka headers; None: no valid trace, or several."""
+    for name in _MESSAGE_HEADERS:
+        if values := [value.decode("ascii", "replace") for header, value in headers if header == name]:
+            return read_traceparent(values)
+    return None
 
 
 class AttemptTrace:

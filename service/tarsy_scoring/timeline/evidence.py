@@ -124,7 +124,7 @@ def require_events(timeline: Timeline) -> None:
         NothingToJudge: There is no such event, and none is missing. The rows of a session that has just ended
             may still be on their way.
     """
-    if timeline.shown_event_count == 0 and not timeline.evidence.missing:
+    if not timeline.shown_events and not timeline.evidence.missing:
         types = Counter(s.stage_type for s in timeline.stages)
         found = ", ".join(f"{name} ({count})" for name, count in types.items()) or "none"
         why = f"no stage that the judge sees has an event; its stages: {found}"
@@ -146,7 +146,7 @@ def check_evidence(timeline: Timeline, max_missing_share: float, *, may_change: 
     require_events(timeline)
     evidence = timeline.evidence
     missing = list(evidence.missing)
-    if timeline.shown_event_count == 0:
+    if not timeline.shown_events:
         reason = "no event could be read in any stage that the judge sees"
     elif evidence.missing_share > max_missing_share:
         reason = (

@@ -32,7 +32,6 @@ from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.timeline.evidence import take_stock
 from tarsy_scoring.timeline.model import (
     SHOWN_STAGE_TYPES,
-    TERMINAL_STATUSES,
     AvailableTool,
     Event,
     Execution,
@@ -40,6 +39,7 @@ from tarsy_scoring.timeline.model import (
     Stage,
     Timeline,
     TimelineSource,
+    require_terminal,
 )
 from tarsy_scoring.timeline.parsing import (
     available_tool,
@@ -204,24 +204,13 @@ def _load(path: Path, max_bytes: int) -> dict[str, Any]:
     if len(content) > max_bytes:
         raise SessionTooLarge(storable(path.stem), len(content), max_bytes)
     try:
-        session: object = from_json(content)
-    except ValueError:
-        session = _parse_tolerantly(content)
-    return _checked(session)
-
-
-def _parse_tolerantly(content: bytes) -> object:
-    """Parse what the fast parser refuses: accept lone surrogates, and report invalid JSON with the line."""
+        return _checked(from_json(content))
+    except ValueError:  # the fast parser accepts no lone surrogates
+        pass
     try:
-        return json.loads(content)
-    except json.JSONDecodeError as error:
-        raise NotASessionFile(f"not JSON (line {error.lineno})") from error
-    except UnicodeDecodeError as error:
-        raise NotASessionFile("not JSON (it is not UTF-8)") from error
-    except ValueError as error:  # Python converts integers of up to 4,300 digits
-        raise NotASessionFile("an integer has more digits than can be read") from error
-    except RecursionError as error:
-        raise NotASessionFile("nested too deeply") from error
+        return _checked(json.loads(content))
+    except (ValueError, RecursionError) as error:  # also of integers with thousands of digits
+        raise NotASessionFile(f"not JSON in UTF-8 that can be read ({error})") from error
 
 
 def parse_session(session: object) -> Timeline:
@@ -247,12 +236,7 @@ def _checked(session: object) -> dict[str, Any]:
     if raw.get("deleted_at") is not None:
         raise SessionNotFound(f"the session {session_id} was deleted")
     status = _required(raw, "status", str)
-    if status not in TERMINAL_STATUSES:
-        allowed = ", ".join(sorted(TERMINAL_STATUSES))
-        found = storable(status[:40])
-        raise SessionNotTerminal(
-            f"the session {session_id} has not ended: its status is {found}, not one of {allowed}"
-        )
+    require_terminal(session_id, status)
     _required(raw, "alert_data", str)
     _required(raw, "stages", list)
     return raw
@@ -270,9 +254,8 @@ def _timeline(raw: dict[str, Any]) -> Timeline:
         losses=parser.losses,
         unread_results=parser.unread_results,
     )
-    return timeline_of(
-        raw, stages, _tools(raw.get("available_tools")), label_map(raw.get("labels")), evidence
-    )
+    labels = label_map(raw.get("labels"), raw["session_id"])
+    return timeline_of(raw, stages, _tools(raw.get("available_tools")), labels, evidence)
 
 
 def _required(raw: dict[str, Any], key: str, kind: type[_T]) -> _T:

@@ -4,10 +4,13 @@ The timeline of a session, independent of the source: session, stages, execution
 Frozen records without I/O. All text in them is untrusted: alerts, tools and language models wrote it.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from tarsy_scoring.errors import SessionNotTerminal
+from tarsy_scoring.timeline.text import storable
 
 TERMINAL_STATUSES = frozenset({"completed", "failed", "cancelled", "timed_out"})
 
@@ -15,6 +18,7 @@ TERMINAL_STATUSES = frozenset({"completed", "failed", "cancelled", "timed_out"})
 SHOWN_STAGE_TYPES = frozenset({"investigation", "synthesis", "exec_summary", "action"})
 
 LONGEST_SESSION = timedelta(days=7)
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +26,7 @@ class ToolCall:
     """
     One call of a tool.
 
-    `arguments` is the recorded string: JSON, and sometimes invalid JSON. `duration_ms` is None where the
-    source has no duration.
+    `arguments` is the recorded string: JSON, and sometimes invalid JSON.
     """
 
     server_name: str
@@ -31,7 +34,6 @@ class ToolCall:
     arguments: str
     is_error: bool | None = None
     exit_code: int | None = None
-    duration_ms: int | None = None
 
     @property
     def name(self) -> str:
@@ -95,7 +97,6 @@ class Stage:
     status: str
     executions: tuple[Execution, ...] = ()
     expected_agent_count: int | None = None
-    referenced_stage_id: str | None = None
     error_message: str | None = None
 
 
@@ -173,16 +174,26 @@ class Timeline:
         return tuple(s for s in self.stages if s.stage_type in SHOWN_STAGE_TYPES)
 
     @property
-    def shown_event_count(self) -> int:
-        """Number of events in shown stages; a session without one cannot be judged."""
-        return sum(len(e.events) for s in self.shown_stages for e in s.executions)
+    def shown_executions(self) -> list[Execution]:
+        """The executions in shown stages, in order."""
+        return [execution for stage in self.shown_stages for execution in stage.executions]
+
+    @property
+    def shown_events(self) -> list[Event]:
+        """The events in shown stages; a session without one cannot be judged."""
+        return [event for execution in self.shown_executions for event in execution.events]
 
     @property
     def agent_models(self) -> frozenset[str]:
         """Model and provider names of the judged agents, those of shown stages; lower case."""
-        return frozenset(
-            n.lower() for s in self.shown_stages for e in s.executions for n in e.model_names if n
-        )
+        return frozenset(n.lower() for e in self.shown_executions for n in e.model_names if n)
+
+
+def sum_if_known(numbers: Iterable[Number | None]) -> Number | None:
+    """The sum; None without numbers, or where one is unknown."""
+    listed = list(numbers)
+    known = [n for n in listed if n is not None]
+    return sum(known) if known and len(known) == len(listed) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +204,15 @@ class FoundSession:
     chain_id: str | None
     status: str
     completed_at: datetime | None
+
+
+def require_terminal(session_id: str, status: str) -> None:
+    """Raises: SessionNotTerminal: The session has not ended."""
+    if status not in TERMINAL_STATUSES:
+        raise SessionNotTerminal(
+            f"the session {session_id} has not ended: its status is {storable(status[:40])}, not one of "
+            f"{', '.join(sorted(TERMINAL_STATUSES))}"
+        )
 
 
 class TimelineSource(Protocol):

@@ -7,16 +7,16 @@ or event without an id or an index gets the place in the session: `where` or `po
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
+from tarsy_scoring.events import bounded_labels
 from tarsy_scoring.postgres.moments import moment
 from tarsy_scoring.timeline.model import (
-    LONGEST_SESSION,
     AvailableTool,
     Event,
     Evidence,
     Execution,
+    FoundSession,
     Stage,
     Timeline,
     ToolCall,
@@ -42,6 +42,12 @@ def name_or_none(value: object) -> str | None:
     return name[:LONGEST_NAME] if name else None
 
 
+def found_session(row: Any, session_id: str) -> FoundSession:
+    """A terminal session of TARSy's, from its row in the database or the API."""
+    ended_at = moment(row["completed_at"])
+    return FoundSession(session_id, name_or_none(row["chain_id"]), row["status"], ended_at)
+
+
 def whole_number(value: object) -> int | None:
     """The integer; None for another type, booleans included."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -53,25 +59,19 @@ def measured(value: object) -> int | None:
     return number if number is not None and number >= 0 else None
 
 
-def duration_ms(value: object) -> int | None:
-    """A call's duration; None also where it is longer than a session can last."""
-    number = measured(value)
-    return number if number is not None and number <= LONGEST_SESSION / timedelta(milliseconds=1) else None
-
-
 def _index(value: object, position: int) -> int:
     number = whole_number(value)
     return position if number is None else number
 
 
-def label_map(value: object) -> dict[str, str]:
-    """Labels as a map from string to string; each label in a list maps to `true`."""
+def label_map(value: object, session_id: str | None = None) -> dict[str, str]:
+    """Labels as a map from string to string, see `bounded_labels`; each label in a list maps to `true`."""
+    texts: dict[str, str] = {}
     if isinstance(value, Mapping):
         texts = {str(k): v if isinstance(v, str) else json.dumps(v) for k, v in value.items()}
-        return {storable(k): storable(v) for k, v in texts.items()}
     if isinstance(value, list):
-        return {storable(label): "true" for label in value if isinstance(label, str)}
-    return {}
+        texts = {label: "true" for label in value if isinstance(label, str)}
+    return {storable(k): storable(v) for k, v in bounded_labels(texts, session_id).items()}
 
 
 _MODEL_KEYS = ("model_name", "llm_provider", "original_model_name", "original_llm_provider")
@@ -116,7 +116,6 @@ def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
         arguments=arguments or "",
         is_error=is_error if isinstance(is_error, bool) else None,
         exit_code=whole_number(metadata.get("exit_code")),
-        duration_ms=duration_ms(metadata.get("duration_ms")),
     )
 
 
@@ -179,7 +178,6 @@ def stage_of(
         status=text_or_none(raw.get("status")) or "unknown",
         executions=tuple(executions),
         expected_agent_count=declared,
-        referenced_stage_id=text_or_none(raw.get("referenced_stage_id")),
         error_message=text_or_none(raw.get("error_message")),
     )
 

@@ -55,21 +55,17 @@ def find_gaps(timeline: Timeline) -> RecordGaps:
     Source: 47 of 91 recorded sessions hold 558 cut results among 1,905, 555 of the common length and 3 with a
     marker. 21 sessions hold final texts alone.
     """
-    events = [event for s in timeline.shown_stages for x in s.executions for event in x.events]
+    events = timeline.shown_events
     calls = [event for event in events if event.event_type == "llm_tool_call"]
     length = _common_length(calls)
     # Lists: hashing an event reads all the text each time.
-    are_of_length = [_is_at_length(e, length) for e in calls]
-    cut = [
-        e
-        for e, is_of_length in zip(calls, are_of_length, strict=True)
-        if is_of_length or _has_marker(e.content)
-    ]
+    of_length = [e for e in calls if _is_at_length(e, length)]
+    cut = [e for e in calls if _is_at_length(e, length) or _has_marker(e.content)]
     return RecordGaps(
         cut=frozenset(cut),
         cut_results=len(cut),
         common_length=length,
-        at_common_length=sum(are_of_length),
+        at_common_length=len(of_length),
         calls_recorded=not _is_final_text_alone(timeline, events),
     )
 

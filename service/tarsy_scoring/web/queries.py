@@ -33,7 +33,7 @@ from tarsy_scoring.analytics.analytics import DayOf
 from tarsy_scoring.analytics.daily import Selection
 from tarsy_scoring.events import Purpose
 from tarsy_scoring.postgres.moments import FIRST, LAST
-from tarsy_scoring.scores.export import Chosen, Format
+from tarsy_scoring.scores.export import Format
 from tarsy_scoring.scores.latest import Kind
 from tarsy_scoring.scores.session_list import LONGEST_CURSOR, Filters, Sort
 
@@ -99,14 +99,12 @@ class _ScoreFilters(_Range):
     label: Annotated[list[Label], AfterValidator(_labels)] = Field(
         [],
         max_length=10,
-        description="NAME=VALUE; may be repeated, and all must match.",
+        description="NAME=VALUE; all that are given must match.",
         examples=[["guidance=v2"]],
     )
     flag: OptionalWord = Field(None, description="A flag of the score.", examples=["injection_suspected"])
     outcome: Literal["pass", "fail"] | SkipJsonSchema[None] = Field(None, description="Outcome of the score.")
-    q: OptionalWord = Field(
-        None, description="Beginning of the session id or the alert type, without regard to case."
-    )
+    q: OptionalWord = Field(None, description="Beginning of the session id or alert type, in any case.")
 
     @model_validator(mode="after")
     def _require_min_not_above_max(self) -> Self:
@@ -125,9 +123,7 @@ class SessionsQuery(_ScoreFilters):
     """Session filters; `since` and `until` apply to when the session ended."""
 
     status: Status | Literal["nothing_to_judge", "not_scored"] | SkipJsonSchema[None] = Field(
-        None,
-        description="Status of the newest score; `nothing_to_judge`: cancelled because the session has no "
-        "investigation; `not_scored`: there is none.",
+        None, description="Status of the newest score; `nothing_to_judge`: the session has no investigation."
     )
     sort: Sort = Field("newest", description="By end of the session, or, for sessions with a total, by that.")
     cursor: Annotated[str, Field(max_length=LONGEST_CURSOR)] | SkipJsonSchema[None] = Field(
@@ -146,9 +142,7 @@ class ExportQuery(_ScoreFilters):
     purpose: Purpose = Field("production", description="Purpose of the score.")
     latest: bool = Field(False, description="Only the latest completed score of each session.")
     labelled: bool = Field(False, description="Only scores that people have labelled.")
-    exclude: list[Literal["injection_suspected"]] = Field(
-        [], max_length=1, description="Without scores with this flag."
-    )
+    exclude: list[Literal["injection_suspected"]] = Field([], max_length=1, description="Not with this flag.")
 
     @model_validator(mode="after")
     def _require_completed_for_latest(self) -> Self:
@@ -157,11 +151,9 @@ class ExportQuery(_ScoreFilters):
         return self
 
     @property
-    def chosen(self) -> Chosen:
-        """The parameters as scores to export."""
-        return Chosen(
-            self.filters(self.status), self.purpose, self.latest, self.labelled, tuple(self.exclude)
-        )
+    def chosen(self) -> tuple[Any, ...]:
+        """The parameters as `export_scores` takes them."""
+        return *self.filters(self.status).arguments, self.purpose, self.latest, self.labelled, self.exclude
 
     @property
     def audited(self) -> dict[str, Any]:
@@ -181,20 +173,13 @@ class SelectionQuery(_Range):
 class ScoresQuery(SelectionQuery):
     """Filters for scores with or without a reference."""
 
-    reference: Kind = Field(
-        "without",
-        description="Scores that were judged without a reference, or with one; they are not comparable.",
-    )
+    reference: Kind = Field("without", description="Scores judged without a reference, or with one.")
 
 
 class TrendsQuery(ScoresQuery):
     """Score filters, and which time gives a score the day."""
 
-    day_of: DayOf = Field(
-        "scored",
-        description="What gives the day, and what `since` and `until` apply to: when the score was "
-        "completed, or when the session ended.",
-    )
+    day_of: DayOf = Field("scored", description="Day and time range: of the score, or of the session's end.")
 
 
 class MissingToolsQuery(SelectionQuery):
@@ -208,9 +193,7 @@ class HistoryQuery(Parameters):
 
     limit: int = Field(50, ge=1, le=200)
     cursor: str | None = Field(None, max_length=200, description="`next_cursor` of the page before.")
-    purpose: Literal["production", "consistency", "anchor", "shadow"] | None = Field(
-        None, description="Purpose of the scores; default: every purpose."
-    )
+    purpose: Purpose | None = Field(None, description="Purpose of the scores; default: every purpose.")
 
 
 class TimelineQuery(Parameters):
@@ -221,6 +204,7 @@ class TimelineQuery(Parameters):
         None, description="What failed, what the judge cites, or text that tries to steer the judge."
     )
     at: str | None = Field(None, pattern=r"^E[1-9][0-9]{0,5}$", description="The entry to open.")
+    blind: Literal["1"] | None = Field(None, description="Without a score, for a reviewer.")
 
 
 class CompareQuery(Parameters):

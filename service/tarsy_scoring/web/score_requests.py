@@ -8,7 +8,8 @@ the page form call it.
 import asyncio
 import hashlib
 from dataclasses import replace
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Literal
 from uuid import uuid4
 
 from fastapi import Header
@@ -27,12 +28,16 @@ from tarsy_scoring.events import GivenReference, Referring
 from tarsy_scoring.queue.admission import Answer, Priority, Request, ScoreUnderWay
 from tarsy_scoring.queue.idempotency import Key, KeyErased, KeyUsedOtherwise
 from tarsy_scoring.queue.inbox import NotStorable, UnverifiedSession
-from tarsy_scoring.references.model import Reference, reference_of
-from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
+from tarsy_scoring.references.model import reference_of
+from tarsy_scoring.telemetry.otel import read_traceparent
+from tarsy_scoring.telemetry.tracing import TRACEPARENT
+from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES
+from tarsy_scoring.web.api.common import PLAIN_TEXT
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.edge.caller import Caller
 from tarsy_scoring.web.edge.problems import NOT_TERMINAL, Problem, malformed
+from tarsy_scoring.web.queries import Word
 
 SOURCE_API = "api"
 TIMELINE_RETRY_S = 5
@@ -63,21 +68,19 @@ class ScoreRequest(Referring):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     force_rescore: bool = Field(False, description="Make a new score, even if there is a completed one.")
-    criteria: str | None = Field(
-        None,
-        min_length=1,
-        max_length=255,
-        pattern=r"^[^\x00]*$",
-        description="Name of criteria; default: those of the session's chain.",
+    criteria: Word | None = Field(
+        None, description="Name of criteria; default: those of the session's chain."
     )
     reason: str | None = Field(
-        None, max_length=4000, pattern=r"^[^\x00]*$", description="Stored with the request."
+        None, max_length=4000, pattern=PLAIN_TEXT, description="Kept with the request."
     )
     reference: WantedReference | None = Field(None, description="Judge against it; implies `force_rescore`.")
     use_reference: bool = Field(
         True,
-        description="False: judge without the reference that is stored for the session. Implies "
-        "`force_rescore`, and excludes `reference`.",
+        description="False: without the session's reference; implies `force_rescore`, excludes `reference`.",
+    )
+    purpose: Literal["production", "shadow"] = Field(
+        "production", description="`shadow`: a trial beside the session's score, without a reference."
     )
 
 
@@ -104,12 +107,12 @@ async def request_score(
     if len(http.headers.getlist(IDEMPOTENCY_KEY)) > 1:
         raise malformed(["header", IDEMPOTENCY_KEY], f"{IDEMPOTENCY_KEY}: given more than once")
     request_id, context = uuid4(), context_of(http)
-    reference: Reference | None = None
+    patterns, reference = context.settings.config.masking_patterns, None
     if wanted.reference is not None:
-        masking = context.settings.config.masking_patterns
-        reference = await asyncio.to_thread(
-            reference_of, wanted.reference, session_id, masking, by=caller.name
-        )
+        if wanted.purpose == "shadow":
+            raise malformed(["body"], "a trial is judged without a reference: leave one of them out")
+        sender = partial(reference_of, by=caller.name, sent_by=caller.sender)
+        reference = await asyncio.to_thread(sender, wanted.reference, session_id, patterns)
     request = Request(
         request_id=request_id,
         session_id=session_id,
@@ -120,12 +123,15 @@ async def request_score(
         criteria=wanted.criteria,
         reason=wanted.reason,
         priority=Priority.PEOPLE,
+        purpose=wanted.purpose,
         reference=reference,
         use_reference=bool(wanted.use_reference),
         traceparent=read_traceparent(http.headers.getlist(TRACEPARENT)),
     )
-    # The key is stored with this hash, which is the same however the request is spelt.
-    asked = hashlib.sha256(to_json([session_id, wanted.model_dump(mode="json")])).hexdigest()
+    request = await asyncio.to_thread(request.masked, masking_of(patterns))
+    # The key is stored with this hash, which is the same however the request is spelt, in earlier versions too.
+    newer = {"purpose"} if wanted.purpose == "production" else None
+    asked = hashlib.sha256(to_json([session_id, wanted.model_dump(mode="json", exclude=newer)])).hexdigest()
     stored_key = None if key is None else Key(caller.identity, key, asked)
     answer = await _ask(context, request, stored_key)
     disposition = "repeated" if answer.is_repeat else answer.disposition
@@ -165,13 +171,10 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
         detail = "this Idempotency-Key was used for a different request: use another key"
         raise malformed(["header", IDEMPOTENCY_KEY], detail, "Key used before") from error
     except ScoreUnderWay as error:
-        detail = f"a score of the session {request.session_id} is under way"
+        way_out = ", or leave out force_rescore and reference to get it"
         if error.is_otherwise:
-            detail += f" under other criteria than {request.criteria}: wait until it has ended, or cancel it"
-        else:
-            detail += (
-                ": wait until it has ended, cancel it, or leave out force_rescore and reference to get it"
-            )
+            way_out = f"; it is under other criteria than {request.criteria}"
+        detail = f"a score of {request.session_id} is under way: wait until it ends, or cancel it{way_out}"
         extra = {"score_id": str(error.score_id)}
         raise Problem(409, "Scoring under way", detail, extra=extra) from error
     assert not isinstance(answer, UnverifiedSession), "its session was verified"
@@ -224,6 +227,4 @@ def _unknown(session_id: str) -> Problem:
 
 
 def _running(session_id: str) -> Problem:
-    return Problem(
-        400, NOT_TERMINAL, f"the session {session_id} has not ended: request its score when it has"
-    )
+    return Problem(400, NOT_TERMINAL, f"the session {session_id} has not ended: ask again when it has")

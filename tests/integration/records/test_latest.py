@@ -14,9 +14,10 @@ from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.queue.selection import obsolete_sessions
 from tarsy_scoring.retention import pruning as retention
 from tarsy_scoring.scores.bands import DEFAULT_BANDS
-from tarsy_scoring.scores.export import Chosen, export_scores
+from tarsy_scoring.scores.export import export_scores
 from tarsy_scoring.scores.session_list import Filters, list_sessions
 from tarsy_scoring.studies.stored_scores import scores_by_label
+from tarsy_scoring.web.queries import ExportQuery
 
 LATEST, SAME_TIME, OLDER = (UUID(int=n) for n in (2, 3, 1))
 SESSION = {"labels": {"guidance": "v1"}}
@@ -45,7 +46,7 @@ async def tied(scoring: Scoring) -> Scoring:
 async def test_lists_documents_and_exports(tied: Scoring) -> None:
     page = await list_sessions(tied.reader, Filters(), "newest", None, 10)
     shown = await tied.reader.score_of_session("s")
-    [[exported]] = [batch async for batch in export_scores(tied.reader, Chosen(Filters(), only_latest=True))]
+    [[exported]] = [batch async for batch in export_scores(tied.reader, ExportQuery(latest=True).chosen)]
 
     assert page.sessions[0].score is not None
     assert shown is not None
@@ -63,13 +64,11 @@ async def test_a_session_has_its_own_latest_score(tied: Scoring) -> None:
 
 
 async def test_analytics_calibrate_and_compare(tied: Scoring) -> None:
-    bands = await analytics.distribution(tied.database, Selection(), DEFAULT_BANDS)
+    [found] = (await analytics.distribution(tied.database, Selection(), lambda _: DEFAULT_BANDS)).criteria
     by_judge = await scores_by_judge(tied.database, ["s"], None)
     by_label = await scores_by_label(tied.database, "guidance", None, None)
 
-    assert [(b.low, b.high) for b in bands.bands if b.count] == [
-        (b.low, b.high) for b in bands.bands if b.low <= 80 <= b.high
-    ]
+    assert [b.band for b in found.bands if b.count] == ["75-100"]
     assert {(s.criteria_hash, s.total) for s in by_judge} == {
         ("hash-default", 80),
         ("hash-other", 40),

@@ -5,7 +5,7 @@ from tarsy_scoring.scores.shapes import SHOWN_COLUMNS
 
 # Columns of the queue's own work, which no document of an ended score shows.
 WORK_COLUMNS = """
-attempts_burned chain_is_named current_stage lease_expires_at lease_owner lease_token losses next_attempt_at nonce
+attempts_burned chain_is_named lease_expires_at lease_owner lease_token losses next_attempt_at nonce
 priority reference_id spent_s stage_id waiting_for_text waiting_reason
 """
 

@@ -94,7 +94,7 @@ async def test_figures_are_read_by_index(full_database_url: str, cache: str) -> 
     async with connected(full_database_url) as connection:
         await connection.execute(f"SET plan_cache_mode = {cache}")
         await connection.execute(f"PREPARE it AS {FIGURES.format(schema='public')}")
-        arguments = f"{times}, ARRAY['chain-1'], ARRAY[60]::float8[], 50"
+        arguments = f"{times}, ARRAY['chain-1'], ARRAY[60]::float8[], ARRAY['c'], 50, 'c'"
         [[plan]] = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE it({arguments})")
 
     nodes = list(_nodes(json.loads(plan)[0]["Plan"]))

@@ -12,19 +12,22 @@ import yaml
 from starlette.requests import HTTPConnection
 from structlog.testing import capture_logs
 
+from tarsy_scoring.config.hosts import is_loopback
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.web.edge.access import ANONYMOUS, Access
-from tarsy_scoring.web.edge.addresses import is_loopback
 from tarsy_scoring.web.edge.caller import Caller
 from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.edge.rates import Rates
 
 PUBLIC = {"SCORING_API_HOST": "0.0.0.0", "SCORING_API_HOSTS": "scoring.example, localhost"}
 PROXY, STRANGER = "10.1.2.3", "192.0.2.7"
-PROXIES = {"SCORING_TRUSTED_PROXIES": "10.1.0.0/16, fd00::/80", "SCORING_TRUSTED_PROXY_SECRET": "of-the-proxy"}
+PROXIES = {
+    "SCORING_TRUSTED_PROXIES": "10.1.0.0/16, fd00::/80",
+    "SCORING_TRUSTED_PROXY_SECRET": "of-the-proxy-and-long-enough-for-it",
+}
 PROXIED = {**PUBLIC, **PROXIES}
-SECRET = ("x-scoring-proxy-secret", "of-the-proxy")
+SECRET = ("x-scoring-proxy-secret", "of-the-proxy-and-long-enough-for-it")
 OPEN = {**PUBLIC, "SCORING_API_OPEN": "true"}
 READ, BOTH = frozenset({"read"}), frozenset({"read", "score"})
 
@@ -178,6 +181,19 @@ def test_names_from_the_proxy_and_tokens_work_together(with_tokens: dict[str, st
     assert refusal(rules, request(claim | {"authorization": "Bearer wrong"}, peer=PROXY)).status == 401
     assert rules.admit(request(claim | bearer("reads"), peer=PROXY)) == Caller("alice", READ)
     assert rules.admit(request(claim | bearer("reads"), peer=STRANGER)) == Caller("dashboard", READ)
+
+
+def test_callers_of_one_name_are_different(with_tokens: dict[str, str]) -> None:
+    """So that none gets the answers kept for another, or uses up its rate."""
+    rules = access(with_tokens | PROXIES)
+    claim = {"x-forwarded-user": "pipeline"}
+    token, user, both = (
+        rules.admit(request(headers, peer=PROXY))
+        for headers in (bearer("scores") | {}, claim, claim | bearer("scores"))
+    )
+    assert (token.name, user.name, both.name) == ("pipeline",) * 3
+    assert (token.identity, user.identity, both.identity) == ("token:pipeline", "user:pipeline", "user:pipeline")
+    assert access(OPEN).admit(request(peer=STRANGER)).identity == f"client:{STRANGER}"
 
 
 def test_an_expired_token_is_refused_from_its_day_on(tokens_file: Path, with_tokens: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from starlette.datastructures import Headers
+from structlog.testing import capture_logs
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
@@ -19,8 +20,9 @@ from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.edge.proxies import Forwarded, TrustedProxies
 
 NETWORK = {"SCORING_TRUSTED_PROXIES": "10.1.2.3/32"}
-WITH_SECRET = {**NETWORK, "SCORING_TRUSTED_PROXY_SECRET": "of-the-proxy"}
-PROOF = {"x-scoring-proxy-secret": "of-the-proxy"}
+SECRET = "of-the-proxy-and-long-enough-for-it"
+WITH_SECRET = {**NETWORK, "SCORING_TRUSTED_PROXY_SECRET": SECRET}
+PROOF = {"x-scoring-proxy-secret": SECRET}
 READ, BOTH = frozenset({"read"}), frozenset({"read", "score"})
 
 Pairs = Mapping[str, str] | Sequence[tuple[str, str]]
@@ -42,7 +44,7 @@ def identified(rules: TrustedProxies, given: Pairs) -> Forwarded | None:
 def refusal(rules: TrustedProxies, given: Pairs) -> Problem:
     with pytest.raises(Problem) as refused:
         identified(rules, given)
-    assert "of-the-proxy" not in refused.value.detail
+    assert SECRET not in refused.value.detail
     return refused.value
 
 
@@ -73,9 +75,15 @@ def test_a_request_counts_as_the_proxys_only_with_its_secret() -> None:
     assert identified(rules, claim | PROOF) == Forwarded("alice", BOTH)
     assert identified(rules, PROOF) == Forwarded(None, BOTH)
     assert identified(rules, claim) is None
-    for wrong in ("", "of-the-prox", "of-the-proxy2", "OF-THE-PROXY", "of-the-proxy, of-the-proxy", "ö"):
+    for wrong in ("", SECRET[:-1], f"{SECRET}2", SECRET.upper(), f"{SECRET}, {SECRET}", "ö"):
         assert refusal(rules, claim | {"x-scoring-proxy-secret": wrong}).status == 401, wrong
     assert refusal(rules, [*claim.items(), *PROOF.items(), *PROOF.items()]).status == 401
+
+
+def test_a_short_secret_refuses_the_start() -> None:
+    with pytest.raises(ConfigurationError, match="32 characters") as refused:
+        proxies(WITH_SECRET | {"SCORING_TRUSTED_PROXY_SECRET": SECRET[:31]})
+    assert SECRET[:31] not in str(refused.value)
 
 
 # --- names ---------------------------------------------------------------------------------------------
@@ -84,7 +92,8 @@ def test_a_request_counts_as_the_proxys_only_with_its_secret() -> None:
 FORWARDED: list[tuple[Pairs, str | None]] = [
     ({"x-forwarded-user": "alice"}, "alice"),
     ({"x-forwarded-email": "a@example.com", "x-forwarded-user": "alice"}, "alice"),
-    ({"x-forwarded-email": "a@example.com"}, None),
+    ({"x-forwarded-email": "a@example.com"}, "a@example.com"),
+    ({"x-forwarded-email": "a@example.com", "x-forwarded-user": ""}, "a@example.com"),
     ({"x-auth-request-user": "alice"}, None),
     ({"x-forwarded-user": " "}, None),
     ({"x-forwarded-user": "CN=alice,OU=sre"}, "CN=alice,OU=sre"),
@@ -99,6 +108,7 @@ UNUSABLE_NAMES: list[Pairs] = [
     {"x-forwarded-user": "a\u200bb"},  # invisible blank
     {"x-forwarded-user": "a\u3164"},  # invisible letter
     [("x-forwarded-user", "mallory"), ("x-forwarded-user", "alice")],
+    {"x-forwarded-user": "a\tb", "x-forwarded-email": "a@example.com"},
     {"x-forwarded-user": "mallory, alice"},  # two headers that were joined on the way
 ]
 
@@ -210,6 +220,25 @@ def test_an_invalid_jwt_is_refused(with_keys: dict[str, str]) -> None:
     assert refusal(rules, bearer(token(sub="a\u202eb"))).status == 400
 
 
+BOUND = {"issuer": "https://sso.example", "audience": "tarsy-scoring"}
+
+
+def test_a_jwt_has_the_issuer_and_the_audience_of_the_key_file(key_file: Path, with_keys: dict[str, str]) -> None:
+    """A file without them admits a JWT for another service, which a warning says at the start."""
+    with capture_logs() as lines:
+        rules = proxies(with_keys)
+    assert [line["event"] for line in lines] == ["api.jwt_unbound"]
+    keys = json.loads(key_file.read_text())
+    key_file.write_text(json.dumps(keys | BOUND))
+    with capture_logs() as lines:
+        proxies(with_keys)
+    assert lines == []
+    valid = {"iss": BOUND["issuer"], "aud": ["grafana", BOUND["audience"]]}
+    assert identified(rules, bearer(token(**valid))) == Forwarded("alice", BOTH, is_bearer_used=True)
+    for wrong in ({"iss": "https://other.example"}, {"iss": None}, {"aud": "grafana"}, {"aud": None}):
+        assert refusal(rules, bearer(token(**valid | wrong))).status == 401, wrong
+
+
 def test_groups_of_a_jwt_are_those_of_its_claim(with_keys: dict[str, str]) -> None:
     rules = proxies(with_keys | {"SCORING_TRUSTED_PROXY_WRITE_GROUPS": "sre"})
     claim = {"x-forwarded-groups": "sre"}
@@ -234,6 +263,7 @@ BROKEN = {
     "a symmetric key": json.dumps({"keys": [public(EC_KEY), {"kty": "oct", "k": "cGxhbnRlZC1zZWNyZXQ"}]}),
     "a private key": json.dumps({"keys": [json.loads(ECAlgorithm.to_jwk(EC_KEY))]}),
     "nested": "[" * 100_000,
+    "an audience that is no text": json.dumps({"keys": [public(EC_KEY)], "audience": ["a"]}),
 }
 
 

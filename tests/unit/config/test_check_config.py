@@ -18,48 +18,8 @@ PLANTED = "planted7Secret"
 Run = Callable[..., Result]
 
 # Every setting that can hold a secret, each with one of its own.
-ENVIRONMENT = {
-    "SCORING_DATABASE_URL": "postgresql://bob:planted7Secret-1@db.internal:5432/scores",
-    "SCORING_TIMELINE_DATABASE_URL": "postgresql://bob:planted7Secret-2@tarsy.internal/tarsy",
-    "SCORING_KAFKA_BOOTSTRAP_SERVERS": "broker.internal:9092",
-    "SCORING_KAFKA_SASL_USERNAME": "carol",
-    "SCORING_KAFKA_SASL_PASSWORD": "planted7Secret-3",
-    "SCORING_KAFKA_CERT_FILE": "/run/tls/client.crt",
-    "SCORING_KAFKA_KEY_FILE": "/run/tls/client.key",
-    "SCORING_TIMELINE_SOURCE": "tarsy-db",
-    "SCORING_TIMELINE_API_URL": "https://tarsy.internal/api",
-    "SCORING_TIMELINE_API_TOKEN": "planted7Secret-6",
-    "JUDGE_KEY": "planted7Secret-7",
-    "HEADER_KEY": "planted7Secret-10",
-    "HEADER_TOKEN": "planted7Secret-11",
-    "PROXY": "http://erin:planted7Secret/8@proxy.internal:3128/?code=planted7Secret-9&v=2",
-    "PROXY_PASSWORD": "planted7Secret-13",
-}
-CONFIG: dict[str, Any] = {
-    "providers": {
-        "main": {
-            "base_url": "https://judge.internal/v1",
-            "api_key_env": "JUDGE_KEY",
-            "extra_headers": {"X-Api-Key": "${HEADER_KEY}", "Authorization": "Bearer ${HEADER_TOKEN}"},
-            "proxy": "${PROXY}",
-        },
-        "spare": {"api_key_env": "JUDGE_KEY", "proxy": "frank:${PROXY_PASSWORD}@proxy.internal:3128"},
-    },
-    "gates": {"allow_commands": True, "work_dir": "/srv/sessions"},
-    "chains": {
-        "k": {
-            "gates": [
-                {"type": "command_succeeds", "command": "curl -H 'Authorization: Bearer planted7Secret-14' http://x"},
-                {"type": "command_succeeds", "command": "curl https://gina:planted7Secret-15@files.internal/a"},
-                {
-                    "type": "script",
-                    "description": "checks",
-                    "command": "check --password planted7Secret-16 --url ftp://h:planted7Secret-17@f/",
-                },
-            ]
-        }
-    },
-}
+_PLANTED = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+ENVIRONMENT, CONFIG = _PLANTED["environment"], _PLANTED["config"]
 
 
 @pytest.fixture
@@ -179,7 +139,7 @@ def test_a_file_is_checked_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_everything_that_is_wrong_is_named_at_once(run: Run) -> None:
     """What is not set is no part of that."""
-    unknown = {"chains": {name: {"criteria": "investigaton"} for name in ("a", "b")}}
+    unknown = {"chains": {"a": {"criteria": "investigaton"}, "b": {"criteria": "investigation-outcome"}}}
     wrong = {"SCORING_API_HOST": "0.0.0.0", "JUDGE_KEY": ""}
     shown = run(config=CONFIG | unknown, **wrong)
 
@@ -190,6 +150,7 @@ def test_everything_that_is_wrong_is_named_at_once(run: Run) -> None:
         "the API would listen on 0.0.0.0, beyond this machine, without access control",
     ]
     assert "did you mean 'investigation'?" in lines[0]
+    assert "they were removed, use 'investigation'" in lines[1]
     assert PLANTED not in str(shown.exception)
 
 
@@ -205,6 +166,12 @@ def test_an_unknown_variable_is_named_with_the_nearest_one(run: Run) -> None:
     document = json.loads(run("--json", SCORING_ZZZ="1").stdout)
     assert document["unknown_variables"] == ["SCORING_ZZZ"]
     assert "settings.unknown_variable" in {warning["event"] for warning in document["warnings"]}
+
+
+def test_a_variable_of_the_first_design_names_its_successor(run: Run) -> None:
+    shown = run(SCORING_LLM_PROVIDER="openai", SCORING_LLM_MODEL="gpt-5").stdout
+    assert "did you mean SCORING_JUDGE_MODEL?" in shown
+    assert "did you mean OPENAI_BASE_URL, or providers in the file of SCORING_CONFIG?" in shown
 
 
 # A variable, a value that can never work, and words of the refusal; test_settings.py has the others.

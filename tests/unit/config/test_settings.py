@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from tarsy_scoring.config.chains import CompositeWeights
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.secrets import read_api_key
 from tarsy_scoring.config.settings import TOPICS, Settings, variable_of
+from tarsy_scoring.config.yaml_file import read_yaml
 from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.web.edge.tokens import TokensFile
 
 REFUSED: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "refused_settings.yaml").read_text("utf-8"))
 
@@ -130,6 +133,14 @@ def test_a_chain_overrides_the_defaults_and_inherits_the_rest(tmp_path: Path) ->
     assert (without.gates, without.composite) == ((), None)
     assert (same.gates, same.composite) == (defaults.gates, CompositeWeights(gate_weight=1))
     assert defaults == settings.chain(None) == settings.config.defaults
+
+
+def test_deep_nesting_is_an_error_with_a_reason(tmp_path: Path) -> None:
+    file = tmp_path / "nested.yaml"
+    file.write_text("[" * 2_000 + "]" * 2_000)
+    for read in (partial(read_yaml, environ={}), TokensFile):
+        with pytest.raises(ConfigurationError, match=r"nested\.yaml.*(recursion|neither YAML)"):
+            read(file)
 
 
 def test_variables_fill_the_yaml(tmp_path: Path) -> None:

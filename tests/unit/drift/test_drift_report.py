@@ -4,16 +4,18 @@ import shlex
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from click.testing import CliRunner
-from pydantic_core import to_json
+from jsonschema import Draft202012Validator
+from pydantic_core import from_json, to_json
 
 from tables import table
 from tarsy_scoring.cli import cli
-from tarsy_scoring.events import DriftDetected
 from tarsy_scoring.studies.estimates import Estimate
 from tarsy_scoring.studies.findings import Finding, event_of
 
+SCHEMA = Path(__file__).parents[3] / "schemas/scoring-drift-detected.v1.json"
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 
 
@@ -46,8 +48,9 @@ def test_event_repeats_its_finding() -> None:
     """The size is that of the cause; the same finding gives the same event."""
     event = event_of(FOUND)
 
-    published = DriftDetected.model_validate_json(to_json(event))
-    assert (published.chain_id, published.meaning) == ("kubernetes", ["The judge changed."])
+    published = from_json(to_json(event))
+    Draft202012Validator(from_json(SCHEMA.read_bytes())).validate(published)
+    assert (published["chain_id"], published["meaning"]) == ("kubernetes", ["The judge changed."])
     assert (event["size_points"], event["interval"]) == (-8, [-9.5, -6.5])
     assert event["timestamp_us"] == int(NOON.timestamp()) * 1_000_000
     assert event == event_of(FOUND)

@@ -3,15 +3,16 @@
 import pytest
 
 from tables import table
-from tarsy_scoring.evaluation.interaction import Counts
 from tarsy_scoring.evaluation.outcome import (
     GateResult,
     Outcome,
     Threshold,
     composite_score,
     decide_outcome,
+    judged_wrong,
     threshold_of,
 )
+from tarsy_scoring.events import Counts
 
 
 def gate(name: str, passed: bool = True, message: str = "as asked") -> GateResult:
@@ -68,6 +69,17 @@ def test_threshold_of_criteria_applies_before_rounding(
 
 def test_threshold_of_a_chain_applies_to_the_total() -> None:
     assert decide_outcome([], 70, threshold_of(70, 0.9, None), 0.695).judge_passed
+
+
+@table
+def test_a_judge_that_says_wrong_fails_the_score(
+    stated: str, flags: list[str], threshold: float | None, value: str | None, reason: str | None
+) -> None:
+    """Also without gates and a threshold; nothing is a failure because a judge says no more."""
+    outcome = decide_outcome([], 70, Threshold(threshold), None, judged_wrong(stated, flags))
+
+    assert (outcome.value, outcome.reason) == (value, reason)
+    assert (outcome.judge_passed is False) == (value == "fail")
 
 
 def test_a_weighted_score_without_a_total_decides_nothing() -> None:

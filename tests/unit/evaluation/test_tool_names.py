@@ -45,11 +45,11 @@ def test_the_order_of_spellings_changes_nothing() -> None:
 
 def test_hostile_names_are_merged_in_bounded_time() -> None:
     for start in ("a" * 2000, "a" * 80, "x " * 20):
-        began = time.process_time()  # CPU time: other processes share the machine
+        began = time.thread_time()  # other processes share the machine
 
         merge_spellings({start + f"{n:011b}".replace("0", "b").replace("1", "c"): 1 for n in range(400)})
 
-        assert time.process_time() - began < 2
+        assert time.thread_time() - began < 2
 
 
 @table

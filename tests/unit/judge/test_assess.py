@@ -10,7 +10,7 @@ import pytest
 from scripted import CONTEXT, CUT, ScriptedJudge, ScriptStep, answer
 from tables import table
 from tarsy_scoring.config.chains import ChainSettings
-from tarsy_scoring.errors import ContextTooLong, JudgeUnavailable, LeaseLost, RateLimited, Refused, ScoringError
+from tarsy_scoring.errors import ContextTooLong, JudgeUnavailable, LeaseLost, Refused, ScoringError, WaitFor
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Message, Question, Turn, TurnKind, Verdict
@@ -31,7 +31,7 @@ def criteria_of(**changes: Any) -> Criteria:
 
 CRITERIA = criteria_of()
 OPENING = CRITERIA.open_conversation(CONTEXT)
-MASKED = SimpleNamespace(alert="the alert", conversation="the timeline, masked", entry_text=CONTEXT.entry_text)
+MASKED = SimpleNamespace(alert="the alert", conversation="the timeline, masked", entry=CONTEXT.entry)
 TOOLS = answer("No critical missing tools identified.")
 
 
@@ -161,7 +161,7 @@ FAILING_SAMPLES: dict[str, list[ScriptStep]] = {
     "cut_twice": [CUT, CUT],
     "too_long": [ContextTooLong("long")],
     "unavailable_for_good": [JudgeUnavailable("away")],
-    "rate_limited_for_good": [RateLimited("wait", 60)],
+    "rate_limited_for_good": [WaitFor("wait", 60, "rate_limit")],
 }
 
 
@@ -302,7 +302,7 @@ VOCABULARY = {"premature_conclusion": "too early", "wrong_conclusion": "not so"}
 def showing(**entries: str) -> Any:
     """A context in which these entries can be looked up."""
     conversation = "\n".join(f"[{entry}]\n{text}" for entry, text in entries.items())
-    return SimpleNamespace(alert="the alert", conversation=conversation, entries=entries, entry_text=entries.get)
+    return SimpleNamespace(alert="the alert", conversation=conversation, entries=entries, entry=entries.get)
 
 
 async def test_failures_that_the_analysis_asserts_are_tags() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from scripted import CUT, ScriptedJudge, answer
-from tarsy_scoring.errors import AnswerCut, ContextTooLong, JudgeRejectedRequest, JudgeUnavailable
+from tarsy_scoring.errors import ContextTooLong, JudgeRejectedRequest, JudgeUnavailable, Unscorable
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.verdict import Message
 
@@ -63,7 +63,7 @@ async def test_a_turn_that_fails_leaves_the_conversation_as_it_was() -> None:
 async def test_an_endpoint_that_takes_no_larger_limit_leaves_the_answer_cut() -> None:
     judge = ScriptedJudge(CUT, JudgeRejectedRequest("400"))
 
-    with pytest.raises(AnswerCut, match="raise it to the maximum of the model"):
+    with pytest.raises(Unscorable, match="raise it to the maximum of the model"):
         await conversing(judge)
 
     assert judge.factors == [1, 2]

@@ -90,6 +90,27 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
         load_criteria().get("investigation-metodology")
 
 
+def test_removed_criteria_are_refused_with_their_successor() -> None:
+    with pytest.raises(UnknownCriteria, match=r"they were removed, use 'investigation'$"):
+        load_criteria().get("investigation-outcome")
+
+
+def test_a_file_includes_parts_and_is_refused_with_an_unknown_one(tmp_path: Path) -> None:
+    """The hash is that of the text, whether a file includes it or holds it."""
+    ends = "The evidence ends here."
+    write(tmp_path, "own.yaml", MINIMAL | {"prompt": f"{PROMPT}\n{{{{part:evidence_ends}}}}"})
+    included = load_criteria([tmp_path]).get("own")
+    assert ends in included.prompt
+    write(tmp_path, "own.yaml", MINIMAL | {"prompt": included.prompt})
+    assert load_criteria([tmp_path]).get("own").criteria_hash == included.criteria_hash
+
+    write(tmp_path, "own.yaml", MINIMAL | {"prompt": f"{PROMPT}\n{{{{part:evidence_end}}}}"})
+    with pytest.raises(
+        ConfigurationError, match=r"own\.yaml: no such part as 'evidence_end'; did you mean 'evidence_ends'"
+    ):
+        load_criteria([tmp_path])
+
+
 def test_the_layout_of_a_file_does_not_change_the_hash() -> None:
     other = dict(reversed(list(MINIMAL.items()))) | {"prompt": f"\n{PROMPT}\n\n", "categories": [], "bands": {}}
     assert Criteria.model_validate(other).criteria_hash == Criteria.model_validate(MINIMAL).criteria_hash

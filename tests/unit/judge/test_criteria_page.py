@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tarsy_scoring.commands.criteria import criteria as commands
 from tarsy_scoring.judge.criteria import Criteria, load_criteria, read_criteria_file
 
 PAGE = (Path(__file__).parents[3] / "docs" / "criteria.md").read_text(encoding="utf-8")
@@ -34,7 +33,3 @@ def test_every_text_added_by_code_is_explained(criteria: Criteria) -> None:
     lines = dict(re.findall(r"^- `(\w+)`,? ?(.*)$", PAGE.split("## What code adds")[1], re.MULTILINE))
     for name in criteria.added_by_code:
         assert f"`{criteria.strategy}`" in lines[name] or "(" not in lines[name]
-
-
-def test_every_command_has_its_row() -> None:
-    assert re.findall(r"^\| `criteria (\w+)", PAGE, re.MULTILINE) == list(commands.commands)

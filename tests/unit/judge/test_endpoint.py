@@ -59,7 +59,7 @@ def server() -> Server:
 
 @pytest.fixture
 async def endpoint(server: Server) -> AsyncIterator[Endpoint]:
-    endpoint = Endpoint("main", ProviderSettings(model="m"), None, 1, httpx2.MockTransport(server.answer))
+    endpoint = Endpoint("main", ProviderSettings(model="m"), None, httpx2.MockTransport(server.answer))
     yield endpoint
     await endpoint.close()
 
@@ -115,7 +115,7 @@ async def test_a_form_of_json_that_leaves_no_text_is_given_up(server: Server) ->
         usage = {"prompt_tokens": 1, "completion_tokens": 2}
         server.says = {"choices": [{"message": message, "finish_reason": reason}], "usage": usage}
         provider = ProviderSettings(model="m", reply_format="json_object")
-        endpoint = Endpoint("main", provider, None, 1, httpx2.MockTransport(server.answer))
+        endpoint = Endpoint("main", provider, None, httpx2.MockTransport(server.answer))
         outcomes = [await call(endpoint) for _ in range(calls)]
         await endpoint.close()
         assert server.asked == ["json_object", "text"][:calls], name

@@ -80,11 +80,11 @@ HOSTILE += ["| Consistency | 1 "]
 
 def test_a_hostile_reply_is_read_in_linear_time() -> None:
     for unit in HOSTILE:
-        for before, after in [("", ""), ("```", "1"), ("1.", "x"), ("", "\n67")]:
-            reply = before + unit * (120_000 // len(unit)) + after
-            started = time.process_time()
+        for before, after in [("", ""), ("```", "1"), ("1.", "x"), ("", "\n67"), ("a", "b\n\n67")]:
+            reply = before + unit * (40_000 // len(unit)) + after
+            started = time.thread_time()
             extract_total(reply)
             analysis_of(reply)
             extract_breakdown(reply, CATEGORIES)
             extract_missing_tools(reply)
-            assert time.process_time() - started < 3, (before, unit)
+            assert time.thread_time() - started < 5, (before, unit)  # linear: 0.3 s; one quadratic search: 8 s

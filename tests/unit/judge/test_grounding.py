@@ -14,7 +14,7 @@ from tarsy_scoring.judge.read.grounding import check_citations, citing_sentences
 from tarsy_scoring.judge.verdict import Grounding
 from tarsy_scoring.timeline.files import SessionFiles
 from tarsy_scoring.timeline.render.context import FittedContext, build_context
-from unit.timeline.sessions import NONCE, PLENTY, RECORDED_DIR, call, event, of_events
+from unit.timeline.sessions import NONCE, PLENTY, RECORDED_DIR, call, entry_text, event, of_events
 
 TRUE, FALSE, NONE = Grounding(1, 1), Grounding(1, 0), Grounding(0, 0)
 
@@ -140,7 +140,7 @@ def test_failures_are_bounded() -> None:
 def test_a_secret_of_the_session_is_masked_in_a_failure() -> None:
     """The judge sees masked text only, and quotes it."""
     context = build_context(of_events(call("password=hunter2hunter2 was rejected")), NONCE, PLENTY)
-    marker = context.entry_text("E2") or ""
+    marker = entry_text(context, "E2") or ""
     quoted = marker.partition("password=")[2].split()[0]
 
     (failed,) = check_citations(f'E1: "password={quoted} was rejected"', context).failed
@@ -238,20 +238,20 @@ def test_a_hostile_analysis_is_read_in_linear_time() -> None:
     for unit in HOSTILE:
         for before, after in [("", ""), ('"a a a ', ' a" E4')]:
             analysis = before + unit * (50_000 // len(unit)) + after
-            started = time.process_time()
+            started = time.thread_time()
 
             check(analysis)
 
-            assert time.process_time() - started < 2.5, unit
+            assert time.thread_time() - started < 2.5, unit
 
 
 def test_hostile_evidence_is_searched_in_linear_time() -> None:
     context = build_context(
         of_events(event("llm_thinking", "ab" * 150_000), event("llm_thinking", "a " * 150_000)), NONCE, PLENTY
     )
-    started = time.process_time()
+    started = time.thread_time()
 
     assert check('"' + "ab" * 10_000 + ' c d"', context) == FALSE
     assert check('"' + "ab" * 10_000 + '"', context) == FALSE
     assert check('"' + "a " * 10_000 + 'b"', context) == FALSE
-    assert time.process_time() - started < 5
+    assert time.thread_time() - started < 5

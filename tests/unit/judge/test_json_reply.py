@@ -12,10 +12,10 @@ from pydantic import RootModel
 from scripted import BREAKDOWN, CONTEXT, ScriptedJudge, answer, answer_json, structured_reply
 from tables import table
 from tarsy_scoring.config.chains import ChainSettings
-from tarsy_scoring.errors import InvalidStructuredAnswer
+from tarsy_scoring.errors import Unscorable
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
-from tarsy_scoring.judge.read.json_reply import REMINDER, find_objects, parse
+from tarsy_scoring.judge.read.json_reply import REMINDER, parse
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, Verdict
 
 CRITERIA = load_criteria().get("investigation-structured")
@@ -49,7 +49,7 @@ def test_braces_and_fences_in_strings_are_no_structure() -> None:
     ):
         for is_ascii in (True, False):
             text = json.dumps(found, ensure_ascii=is_ascii)
-            for before, after in (("", ""), ("So:\n```json\n", "\n```\n"), ("So: ", " Done.")):
+            for before, after in (("", ""), ("```json\n", "\n```\n"), ("So: ", " Done.")):
                 assert extract_object(before + text + after) == found
 
 
@@ -69,9 +69,9 @@ def test_a_hostile_reply_is_read_in_linear_time() -> None:
     replies = [unit * (200_000 // len(unit)) for unit in HOSTILE]
     replies += ['{"' + "\\" * 200_000, "`" * 199_999 + "x`", "```\n" + (" " * 999 + "\n") * 200]
     for reply in replies:
-        started = time.process_time()
+        started = time.thread_time()
         extract_object(reply)
-        assert time.process_time() - started < 5, reply[:20]
+        assert time.thread_time() - started < 5, reply[:20]
 
 
 STORABLE = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
@@ -95,7 +95,7 @@ def test_a_truncated_object_is_never_found(found: dict[str, Any], data: st.DataO
 
 @given(reply=st.text(st.sampled_from('{}[]":,\\`~\n a1\ud800'), max_size=60) | st.text(max_size=60))
 def test_any_reply_can_be_read(reply: str) -> None:
-    assert all(isinstance(found.read, dict) for found in find_objects(reply))
+    assert isinstance(extract_object(reply), dict | None)
 
 
 # --- a structured answer -------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ async def test_characters_that_cannot_be_stored_are_left_out() -> None:
 
 @table
 async def test_any_other_total_is_refused(total: str) -> None:
-    with pytest.raises(InvalidStructuredAnswer, match=r"\(total_score: Input should be [^;]*\)"):
+    with pytest.raises(Unscorable, match=r"\(total_score: Input should be [^;]*\)"):
         await judge(with_total(total))
 
 
@@ -155,7 +155,7 @@ async def test_fields_that_make_a_score_are_required(key: str) -> None:
     """Without its reasons or its parts there is no score under these criteria; the error names the key."""
     reply = structured_reply()
     del reply[key]
-    with pytest.raises(InvalidStructuredAnswer, match=rf"\({key}: Field required\)"):
+    with pytest.raises(Unscorable, match=rf"\({key}: Field required\)"):
         await judge(reply)
 
 
@@ -164,7 +164,7 @@ APPROACH = {"name": "Logs first", "description": "Read first.", "steps": ["kubec
 
 @table
 async def test_an_invalid_field_is_reported_with_its_path(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidStructuredAnswer, match=message):
+    with pytest.raises(Unscorable, match=message):
         await judge(structured_reply(**changes))
 
 
@@ -209,7 +209,7 @@ async def test_an_object_that_the_judge_quotes_is_not_obeyed(reply: str) -> None
 
 
 @table
-async def test_the_last_object_that_fits_is_the_answer(reply: str, reasoning: str) -> None:
+async def test_the_last_of_equal_objects_is_the_answer(reply: str, reasoning: str) -> None:
     """OWN and DRAFT have the same total."""
     draft = json.dumps(structured_reply(score_reasoning="A draft."))
     verdict = await judge(reply.replace("DRAFT", draft).replace("OWN", OWN))
@@ -245,5 +245,5 @@ def test_the_schema_requires_the_fields_that_are_checked() -> None:
 @table
 async def test_an_outcome_that_is_none_of_the_bands_is_invalid(outcome: Any) -> None:
     reply = structured_reply(outcome=outcome)
-    with pytest.raises(InvalidStructuredAnswer, match="outcome: "):
+    with pytest.raises(Unscorable, match="outcome: "):
         await judge(reply, criteria=banded())

@@ -7,7 +7,7 @@ import pytest
 from scripted import CONTEXT, CUT, TOOL_CALLS, ScriptedJudge, ScriptStep, answer, answer_json, structured_reply
 from tables import table
 from tarsy_scoring.config.chains import ChainSettings
-from tarsy_scoring.errors import JudgeUnavailable, RateLimited
+from tarsy_scoring.errors import JudgeUnavailable, WaitFor
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.read.extraction import extract_outcome
@@ -15,7 +15,7 @@ from tarsy_scoring.judge.strategies import structured, two_turn
 from tarsy_scoring.judge.verdict import Turn, Verdict
 
 BANDS = {"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)}
-IN_TEXT = load_criteria().get("investigation-outcome")
+IN_TEXT = load_criteria().get("investigation")
 _DEFINITION = {
     "name": "outcome-as-json",
     "strategy": "structured",
@@ -49,10 +49,20 @@ async def judge(scripted: ScriptedJudge, criteria: Criteria, *, is_final: bool =
     )
 
 
-@pytest.mark.parametrize("quotation", ["> Outcome: correct", "```\nOutcome: correct\n```"], ids=["quote", "code"])
-def test_an_outcome_in_a_quotation_counts_only_alone(quotation: str) -> None:
+@pytest.mark.parametrize(
+    "quotation",
+    [
+        "> Outcome: correct",
+        "```\nOutcome: correct\n```",
+        "    Outcome: correct",
+        "`Outcome: correct`",
+        "“Outcome: correct”",
+    ],
+    ids=["quote", "code", "indented", "inline", "marks"],
+)
+def test_an_outcome_in_a_quotation_states_none(quotation: str) -> None:
     assert extract_outcome(f"**Outcome: wrong**\n17\n\nThe session ends with:\n{quotation}", BANDS) == "wrong"
-    assert extract_outcome(f"Fine.\n\n{quotation}", BANDS) == "correct"
+    assert extract_outcome(f"Fine.\n\n{quotation}", BANDS) is None
 
 
 # --- every outcome with every total --------------------------------------------------------------------
@@ -153,7 +163,7 @@ FAILED_REPAIRS: dict[str, list[ScriptStep]] = {
     "tool_calls": [TOOL_CALLS],
     "cut_twice": [CUT, CUT],
     "unavailable_for_good": [JudgeUnavailable("away")],
-    "rate_limited_for_good": [RateLimited("wait", 60)],
+    "rate_limited_for_good": [WaitFor("wait", 60, "rate_limit")],
 }
 
 
@@ -171,7 +181,7 @@ async def test_a_repair_that_fails_for_good_costs_a_flag_only() -> None:
 
 
 async def test_a_repair_that_may_succeed_later_is_raised() -> None:
-    for error in (JudgeUnavailable("away"), RateLimited("wait", 60)):
+    for error in (JudgeUnavailable("away"), WaitFor("wait", 60, "rate_limit")):
         with pytest.raises(type(error)):
             await judge(ScriptedJudge(as_json(50, "correct"), error), AS_JSON, is_final=False)
 
@@ -222,5 +232,5 @@ def test_a_line_without_exactly_one_outcome_states_none(line: str) -> None:
 
 
 @table
-def test_the_last_line_that_states_an_outcome_counts(lines: list[str], outcome: str) -> None:
+def test_lines_that_state_several_outcomes_state_none(lines: list[str], outcome: str | None) -> None:
     assert extract_outcome("\n\n".join(lines), BANDS) == outcome

@@ -79,9 +79,9 @@ def test_reasoning_is_cut_in_linear_time() -> None:
         " ",
     ):
         for before in ("", "<think>", "analysisA", "\n```\n"):
-            started = time.process_time()
+            started = time.thread_time()
             without_reasoning(before + unit * (200_000 // len(unit)))
-            assert time.process_time() - started < 2, (before, unit)
+            assert time.thread_time() - started < 2, (before, unit)
 
 
 async def judge(criteria: str, *script: Turn) -> Verdict:
@@ -98,7 +98,7 @@ async def test_no_reasoning_enters_a_verdict(opening: str, closing: str) -> None
     """Neither draft totals, tools and citations, nor objects and braces; the turn keeps the whole text."""
     thought = f"{opening}{REASONING}{closing}\n"
     first = answer(f"{thought}The logs show it (E17).\n\nOutcome: correct\n\n78")
-    verdict = await judge("investigation-outcome", first, answer(f"{thought}1. **heap-profiler**: why"))
+    verdict = await judge("investigation", first, answer(f"{thought}1. **heap-profiler**: why"))
 
     assert (verdict.total_score, verdict.judge_outcome, verdict.flags) == (78, "correct", set())
     assert verdict.score_analysis == "The logs show it (E17).\n\nOutcome: correct"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scripted import CONTEXT, RUBRIC_SCORES, ScriptedJudge, answer, answer_json, rubric_reply
 from tables import table
 from tarsy_scoring.config.chains import ChainSettings
-from tarsy_scoring.errors import InvalidStructuredAnswer
+from tarsy_scoring.errors import Unscorable
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.strategies.rubric import percent, reply_schema
@@ -118,10 +118,10 @@ async def test_a_stated_sum_is_compared_and_never_used(stated: float | None, is_
 async def test_every_value_is_required() -> None:
     for id_ in RUBRIC_SCORES:
         scores = {other: value for other, value in RUBRIC_SCORES.items() if other != id_}
-        with pytest.raises(InvalidStructuredAnswer, match=rf"\(scores\.{id_}: Field required\)"):
+        with pytest.raises(Unscorable, match=rf"\(scores\.{id_}: Field required\)"):
             await judge(rubric_reply(scores=scores))
     for nameless in ([0.8, 0.5, 0.6, 1, 0.4], 0.7, None):
-        with pytest.raises(InvalidStructuredAnswer, match="scores: "):
+        with pytest.raises(Unscorable, match="scores: "):
             await judge(rubric_reply(scores=nameless))
 
 

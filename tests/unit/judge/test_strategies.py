@@ -23,16 +23,11 @@ from scripted import (
 )
 from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.errors import (
-    AnswerCut,
+    AttemptError,
     ContentFiltered,
-    EmptyAnswer,
-    InvalidStructuredAnswer,
     JudgeUnavailable,
     LeaseLost,
-    NoScoreInAnswer,
-    RateLimited,
     Refused,
-    RetryLater,
     ScoringError,
     Unscorable,
     WaitFor,
@@ -51,14 +46,14 @@ class Case:
         whole: A valid answer, of this total.
         beside: An answer with text but without a total, out of the requested form.
         after: What is asked once there is a total, with the answers.
-        never: The error of a judge that never gives a total.
+        never: Kind of the error of a judge that never gives a total.
     """
 
     criteria: Criteria
     whole: Turn
     total: int
     beside: Turn
-    never: type[Unscorable]
+    never: str
     after: tuple[Turn, ...] = ()
 
     @property
@@ -73,7 +68,7 @@ CASES = {
         answer("However, it failed to look at the logs (E17).\n\n67"),
         67,
         answer("However, it failed to look at all 67 logs."),
-        NoScoreInAnswer,
+        "no_score_in_answer",
         (answer("1. **read-file**: the script was never seen"),),
     ),
     "structured": Case(
@@ -81,14 +76,14 @@ CASES = {
         answer_json(structured_reply()),
         67,
         answer_json({"total_score": 67}),
-        InvalidStructuredAnswer,
+        "invalid_structured_answer",
     ),
     "rubric": Case(
         _CRITERIA.get("cli-tool-use"),
         answer_json(rubric_reply()),
         65,
         answer_json({"weighted_score": 0.65}),
-        InvalidStructuredAnswer,
+        "invalid_structured_answer",
     ),
 }
 
@@ -159,7 +154,7 @@ async def test_a_judge_without_a_total_fails_after_exactly_the_reminders(case: C
     for max_reminders, beside in [(0, case.beside), (1, TOOL_CALLS), (5, case.beside)]:
         scripted = ScriptedJudge(*[beside] * (max_reminders + 1))
 
-        with pytest.raises(case.never, match=rf"after {max_reminders} reminders.*raise max_reminders"):
+        with pytest.raises(Unscorable, match=rf"after {max_reminders} reminders.*raise max_reminders"):
             await judge(case, scripted, max_reminders=max_reminders)
 
         assert scripted.kinds == ["analysis", *["reminder"] * max_reminders]
@@ -180,14 +175,14 @@ def failing(whole: Turn) -> dict[str, tuple[list[ScriptStep], type[ScoringError]
             ContentFiltered,
             "content_filtered",
         ),
-        "cut_twice": ([CUT, CUT], AnswerCut, "answer_cut"),
-        "cut_twice_behind_a_whole_answer": ([cut, cut], AnswerCut, "answer_cut"),
-        "thinking_used_the_limit_twice": ([replace(CUT, reply="")] * 2, AnswerCut, "answer_cut"),
+        "cut_twice": ([CUT, CUT], Unscorable, "answer_cut"),
+        "cut_twice_behind_a_whole_answer": ([cut, cut], Unscorable, "answer_cut"),
+        "thinking_used_the_limit_twice": ([replace(CUT, reply="")] * 2, Unscorable, "answer_cut"),
         "refusal_after_a_cut": ([CUT, refused], Refused, "refused"),
-        "empty": ([answer()], EmptyAnswer, "empty_answer"),
-        "blank": ([answer(" \n\t")], EmptyAnswer, "empty_answer"),
+        "empty": ([answer()], Unscorable, "empty_answer"),
+        "blank": ([answer(" \n\t")], Unscorable, "empty_answer"),
         "unavailable": ([JudgeUnavailable("away")], JudgeUnavailable, "judge_unavailable"),
-        "rate_limited": ([RateLimited("wait", 60)], RateLimited, "judge_unavailable"),
+        "rate_limited": ([WaitFor("wait", 60, "rate_limit")], WaitFor, "judge_unavailable"),
         "lease_lost": ([LeaseLost("gone")], LeaseLost, None),
     }
 
@@ -212,12 +207,12 @@ async def test_an_error_quotes_nothing_from_the_session(case: Case) -> None:
     for way, (script, _, _) in ways.items():
         turns = [replace(s, refusal=s.refusal and "SECRET") if isinstance(s, Turn) else s for s in script]
 
-        with pytest.raises((Unscorable, RetryLater, WaitFor)) as raised:
+        with pytest.raises(AttemptError) as raised:
             await judge(case, ScriptedJudge(*turns))
 
         assert "SECRET" not in str(raised.value), way
     beside = answer_json({"total_score": "SECRET", "scores": {"SECRET": "SECRET"}, "score_reasoning": ["SECRET"]})
-    with pytest.raises(case.never) as raised:
+    with pytest.raises(Unscorable, check=lambda error: error.error_kind == case.never) as raised:
         await judge(case, ScriptedJudge(*[beside] * 3))
     assert "SECRET" not in str(raised.value)
 
@@ -258,7 +253,7 @@ without_digits = st.text(st.characters(exclude_categories=["Nd", "Nl", "No", "Cs
 @given(reply=without_digits)
 async def test_words_without_a_number_are_never_a_total(name: str, reply: str) -> None:
     case = CASES[name]
-    with pytest.raises(case.never):
+    with pytest.raises(Unscorable, check=lambda error: error.error_kind == case.never):
         await judge(case, ScriptedJudge(answer(reply)), max_reminders=0)
 
 
@@ -281,7 +276,7 @@ async def test_a_structured_total_is_the_whole_number_that_was_sent(total: Any) 
     if is_total:
         assert (await judge(case, scripted, max_reminders=0)).total_score == total
     else:
-        with pytest.raises(InvalidStructuredAnswer):
+        with pytest.raises(Unscorable, match="sent no JSON"):
             await judge(case, scripted, max_reminders=0)
 
 
@@ -298,5 +293,5 @@ async def test_a_rubric_total_rests_on_values_that_were_sent(value: Any, item: s
         assert verdict.rubric is not None
         assert verdict.rubric.scores[item] == value
     else:
-        with pytest.raises(InvalidStructuredAnswer):
+        with pytest.raises(Unscorable, match="sent no JSON"):
             await judge(case, scripted, max_reminders=0)

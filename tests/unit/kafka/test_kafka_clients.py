@@ -5,7 +5,7 @@ import gzip
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 from structlog.testing import capture_logs
 
@@ -16,6 +16,7 @@ from tarsy_scoring.kafka import consumer as consuming
 from tarsy_scoring.kafka import publisher as publishing
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import QUIET_S, Consumer
+from tarsy_scoring.kafka.partitions import TAKE_BYTES
 from tarsy_scoring.kafka.publisher import Publisher
 
 AWAY = BrokerAway("no answer")
@@ -28,12 +29,13 @@ def kafka_settings(servers: str = "127.0.0.1:1") -> Settings:
 
 
 class Library:
-    """Replaces `AIOKafkaConsumer`: one partition without records; `answers` counts the brokers' answers."""
+    """Replaces `AIOKafkaConsumer`: one partition with `records`; `answers` counts the brokers' answers."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.answers = 1
         self.partitions = {PARTITION}
         self.errors: list[Exception] = []
+        self.records: list[ConsumerRecord[bytes, bytes]] = []
         self.stop_error: BaseException | None = None
         self.has_stopped = False
 
@@ -46,10 +48,11 @@ class Library:
         if self.stop_error is not None:
             raise self.stop_error
 
-    async def getmany(self, *_: Any, **__: Any) -> dict[Any, Any]:
+    async def getmany(self, *_: Any, max_records: int) -> dict[Any, Any]:
         if self.errors:
             raise self.errors[0]
-        return {}
+        found, self.records = self.records[:max_records], self.records[max_records:]
+        return {PARTITION: found} if found else {}
 
     def assignment(self) -> set[TopicPartition]:
         return self.partitions
@@ -171,15 +174,30 @@ async def test_an_error_about_one_partition_replaces_nothing(
     assert (len(built), consumer.count_stopped(PARTITION.topic)["unreadable"]) == (1, 1)
 
 
-async def test_a_stopped_topic_is_not_asked_and_its_client_not_stuck(consumer: Consumer, built: list[Library]) -> None:
+@pytest.mark.usefixtures("diagnosis")
+async def test_a_stopped_topic_is_not_asked_and_its_client_not_stuck(built: list[Library]) -> None:
+    consumer = Consumer(kafka_settings(), [], is_stopped=lambda topic: topic == PARTITION.topic)
+    await consumer.start()
+    await consumer.watch_once(0)
     built[0].errors = [TopicAuthorizationFailedError("planted")]
-    consumer.stop_topic(PARTITION.topic)
     for n in range(1, 4):
         assert await consumer.take(0, 1) == []
         await consumer.watch_once(n * QUIET_S)
+    await consumer.stop()
 
-    assert consumer.count_stopped(PARTITION.topic) == {"unreadable": 0, "dead_letters": 1}
     assert len(built) == 1
+
+
+async def test_a_take_is_bounded_in_bytes(consumer: Consumer, built: list[Library]) -> None:
+    """A take ends behind the record that reaches the bound, and the next take continues there."""
+    sizes = [1, TAKE_BYTES - 2, 10 * TAKE_BYTES, TAKE_BYTES, 1, 1]
+    built[0].records = [
+        ConsumerRecord("topic", 0, n, 1, 0, None, b"x" * size, None, 0, size, ()) for n, size in enumerate(sizes)
+    ]
+
+    takes = [[len(record.value or b"") for record in await consumer.take(0, 500)] for _ in range(3)]
+
+    assert takes == [sizes[:3], sizes[3:4], sizes[4:]]
 
 
 async def test_a_client_without_answers_from_brokers_that_answer_is_replaced(

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aiokafka.errors import KafkaError
 from structlog.testing import capture_logs
 
 from secured_kafka import Authority
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.kafka.security import NoToken, TokenFile, check_login, connection_options
+from tarsy_scoring.kafka.security import TokenFile, check_login, connection_options
 
 PLANTED = "planted7Secret"
 TLS = {"security_protocol": "SSL"}
@@ -172,7 +173,7 @@ async def test_a_token_that_cannot_be_read_is_a_refusal(tmp_path: Path, content:
     if content is not None:
         file.write_bytes(content)
 
-    with pytest.raises(NoToken, match="SCORING_KAFKA_OAUTH_TOKEN_FILE") as refused:
+    with pytest.raises(KafkaError, match="SCORING_KAFKA_OAUTH_TOKEN_FILE") as refused:
         await TokenFile(file).token()
 
     assert not (content or b"").strip() or content.decode() not in str(refused.value)

@@ -75,8 +75,8 @@ def test_each_criteria_and_fingerprint_is_calibrated_by_itself() -> None:
 def test_all_labels_count_and_each_source_has_a_kappa() -> None:
     """A session that anybody labelled at random is a random one."""
     labels, scores = many(("correct", 90, 15), ("wrong", 20, 15), ("correct", 20, 3))
-    hard = [Label(f"hard-{i}", "correct", source="picked") for i in range(40)]
-    twice = [Label("s-0", "correct", source="picked")]
+    hard = [Label(f"hard-{i}", "correct", selection="picked") for i in range(40)]
+    twice = [Label("s-0", "correct", selection="picked")]
 
     found = one([*labels, *hard, *twice], [*scores, *(score(label.session_id, 0) for label in hard)])
 
@@ -164,7 +164,7 @@ def test_all_columns_are_read(tmp_path: Path) -> None:
     labels = read_labels(path)
     assert labels == [
         Label("s-1", "partially_accurate", 62.5),
-        Label("s-2", number=10.0, source="picked"),
+        Label("s-2", number=10.0, selection="picked"),
         Label("s-3"),
     ]
     assert [label.is_decided for label in labels] == [True, True, False]

@@ -1,6 +1,5 @@
 """What a label of a reviewer means: its band and its number."""
 
-import uuid
 from typing import Any
 
 import pytest
@@ -14,7 +13,8 @@ BANDS = bands_of({"correct": (60, 100), "wrong": (0, 49)})
 
 def row(**columns: Any) -> dict[str, Any]:
     said = {"agrees": None, "outcome": None, "number": None, "is_random": True}
-    return {"score_id": uuid.UUID(int=0), "total_score": 70, "judge_outcome": None} | said | columns
+    whose = {"session_id": "s", "source": "page", "by": "ada", "at": None, "reason": None}
+    return whose | {"total_score": 70, "judge_outcome": None} | said | columns
 
 
 @pytest.mark.parametrize(

@@ -110,20 +110,6 @@ class TestQueue:
         socket.reading.set()
         await until(lambda: len(socket.texts) == 1, "the chunk")
 
-    async def test_is_sent_in_order(self) -> None:
-        """A chunk goes behind older ones even while those are being sent."""
-        socket = FakeSocket()
-        socket.reading.clear()
-        client = client_of(socket)
-        for text in (b"0", b"1", b"2"):
-            client.offer(Chunk([text]))
-        await asyncio.sleep(0)
-        socket.reading.set()
-        for text in (b"3", b"4", b"5"):
-            client.offer(Chunk([text]))
-        await until(lambda: len(socket.texts) == 6, "all chunks")
-        assert socket.texts == list("012345")
-
     @pytest.mark.parametrize("limits", [{"queue_events": 3}, {"queue_bytes": 300}])
     async def test_can_be_filled_again_after_it_was_sent(self, limits: dict[str, int]) -> None:
         socket = FakeSocket()
@@ -145,20 +131,6 @@ class TestQueue:
         assert not client.closing.done()
         client.hold_back([at(4, size=100)])
         assert client.closing.result() is CloseReason.SLOW
-
-    async def test_goes_on_with_the_events_held_back(self) -> None:
-        """They are sent once, after the chunks offered meanwhile; a second catch-up begins without any."""
-        socket = FakeSocket()
-        client = client_of(socket)
-        for positions in ((1, 2), ()):
-            client.hold()
-            assert client.is_holding
-            client.hold_back([LiveEvent(p, ("sessions",), b"live", 0) for p in positions])
-            client.offer(Chunk([b"stored"]))
-            client.release()
-            assert not client.is_holding
-        await until(lambda: len(socket.texts) == 4, "the chunks")
-        assert socket.texts == ["stored", "live", "live", "stored"]
 
 
 class TestProtocol:

@@ -29,6 +29,7 @@ def a_tool(
     exists: bool = False,
     said_by: str = "ada",
     note: str | None = None,
+    named_once: bool = False,
 ) -> Tool:
     tool = WantedTool(
         name,
@@ -40,6 +41,7 @@ def a_tool(
         state=state,
         said=None if state == "open" else ToolState(name, state, NOON, said_by, NOON, note),
         merges=[],
+        named_once=named_once,
     )
     return tool, Reason(SCORE, "session-1", total, reason, NOON)
 
@@ -65,6 +67,19 @@ def test_the_report_equals_the_file_beside_this_test() -> None:
     text = report_text(*tools, chain="k", since=since)
 
     assert text == Path(__file__).with_name("report.md").read_text(encoding="utf-8")
+
+
+def test_a_tool_that_one_session_alone_names_has_a_section_at_the_end() -> None:
+    text = report_text(a_tool("wish"), a_tool("planned", state="planned"), a_tool("whim", named_once=True))
+
+    assert [line for line in text.splitlines() if line.startswith("##")] == [
+        "## To be built",
+        "### wish",
+        "## Planned",
+        "### planned",
+        "## Named by one session",
+        "### whim",
+    ]
 
 
 def test_the_report_names_its_period() -> None:

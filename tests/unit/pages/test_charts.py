@@ -1,6 +1,7 @@
 """Pictures show the numbers they were given, join no two judges, and hold only text and shapes."""
 
 import re
+from dataclasses import replace
 from datetime import date, timedelta
 from xml.etree import ElementTree
 
@@ -8,7 +9,9 @@ import pytest
 from markupsafe import Markup
 
 from tarsy_scoring.analytics.analytics import TrendPoint
+from tarsy_scoring.scores.bands import bands_of
 from tarsy_scoring.web.pages.charts import trend_view
+from tarsy_scoring.web.pages.rendering import NO_CRITERIA
 
 MONDAY = date(2026, 1, 5)
 
@@ -30,7 +33,7 @@ def corners(line: ElementTree.Element) -> list[tuple[float, float]]:
 
 def test_a_line_never_joins_two_judges() -> None:
     """Also where an earlier judge returns; a dashed line marks where another one begins."""
-    picture = trend_view([day(n, judge) for n, judge in enumerate("aabba")], "Scores").picture
+    picture = trend_view([day(n, judge) for n, judge in enumerate("aabba")], "Scores", NO_CRITERIA.bands).picture
 
     first, second = (corners(line) for line in of_class(picture, "average"))
     [border] = of_class(picture, "break")
@@ -40,7 +43,9 @@ def test_a_line_never_joins_two_judges() -> None:
 
 def test_heights_follow_the_totals() -> None:
     """Higher is better, 0 to 100; the area holds the lowest and the highest of each day."""
-    picture = trend_view([day(0, average=10), day(1, average=50), day(2, average=90)], "Scores").picture
+    picture = trend_view(
+        [day(0, average=10), day(1, average=50), day(2, average=90)], "Scores", NO_CRITERIA.bands
+    ).picture
 
     heights = [y for _, y in corners(of_class(picture, "average")[0])]
     assert heights[0] > heights[1] > heights[2]
@@ -51,9 +56,19 @@ def test_heights_follow_the_totals() -> None:
     assert area[0] < heights[1] < area[1]
 
 
+def test_guides_are_the_edges_of_one_criteria() -> None:
+    """Two criteria have no edges in common."""
+    points = [day(0), replace(day(1), criteria="other")]
+    for shown, edges in ((points[:1], ["0", "35", "60", "100"]), (points, ["0", "100"])):
+        picture = trend_view(
+            shown, "Scores", lambda _: bands_of({"high": (60, 100), "mid": (35, 59), "low": (0, 34)})
+        ).picture
+        assert [e.text for e in of_class(picture, "end")][: len(edges)] == edges
+
+
 def test_every_day_says_its_numbers() -> None:
     """As a tooltip, in the picture's own shapes."""
-    picture = trend_view([day(0), day(400, "b", count=1)], "Scores").picture
+    picture = trend_view([day(0), day(400, "b", count=1)], "Scores", NO_CRITERIA.bands).picture
 
     said = [title.text for title in ElementTree.fromstring(str(picture)).iter("title")]
     assert "2026-01-05, judge 1: average 60.0, 50 to 70, 3 scores" in said
@@ -63,7 +78,7 @@ def test_every_day_says_its_numbers() -> None:
 
 def test_the_table_has_the_judges_of_the_picture() -> None:
     """A score without a fingerprint is of a judge of its own."""
-    view = trend_view([day(1, "z", count=5), day(0, None), day(2, None)], "Totals")
+    view = trend_view([day(1, "z", count=5), day(0, None), day(2, None)], "Totals", NO_CRITERIA.bands)
 
     assert [(name, len(days)) for name, days in view.judges.items()] == [("unknown", 2), ("z", 1)]
     assert [judge for judge, _ in view.rows] == [1, 2, 1]
@@ -72,7 +87,7 @@ def test_the_table_has_the_judges_of_the_picture() -> None:
 
 def test_hostile_text_stays_text() -> None:
     hostile = '"><script>alert(1)</script><svg onload=alert(2) style="x">'
-    picture = trend_view([day(0, hostile)], hostile).picture
+    picture = trend_view([day(0, hostile)], hostile, NO_CRITERIA.bands).picture
 
     assert not re.search(r"<script|onload=|\sstyle=", str(picture).replace("&#34;", '"').split("aria-label")[0])
     assert [e.tag for e in ElementTree.fromstring(str(picture)).iter() if e.tag in ("script", "svg")] == ["svg"]

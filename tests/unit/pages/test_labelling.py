@@ -1,6 +1,7 @@
 """Labels, trust cards and the review list on pages."""
 
 import re
+import uuid
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -8,6 +9,7 @@ from tarsy_scoring.labels.calibration import Label, LabelledScore, TrustCard, ca
 from tarsy_scoring.labels.review import Reason
 from tarsy_scoring.scores.bands import bands_of
 from tarsy_scoring.web.pages import rendering
+from tarsy_scoring.web.pages.labelling import next_to_label
 from tarsy_scoring.web.pages.rendering import page
 
 REASONS = {reason: reason for reason in get_args(Reason)}
@@ -50,29 +52,39 @@ def test_a_card_shows_its_figures_and_the_table() -> None:
     assert "left out" not in text
 
 
+PICK = {"session_id": "s", "alert_type": "<b>disk</b>", "chain_id": None, "criteria": None, "scored_at": NOW}
+
+
 def test_a_queue_says_why_each_score_is_in_it() -> None:
-    """A reason, a random draw or both; text from sessions is escaped."""
-    pick = {"score_id": "id", "session_id": "s", "alert_type": "<b>disk</b>", "chain_id": None, "total_score": 50}
-    pick |= {"judge_outcome": None, "criteria": None, "scored_at": NOW, "labels": 0}
-    picks = [
-        pick | {"is_random": False, "reasons": list(REASONS)},
-        pick | {"is_random": True, "reasons": [], "labels": 2},
-        pick | {"is_random": True, "reasons": ["flag"], "labels": 2},
-    ]
-    about = {"days": 7, "cards": [card(40), card(4)], "more_cards": True}
-    text = shown("review.html", found={"picks": picks, "to_label": 1}, **about)
-    assert all(words in text for words in REASONS.values())
+    """A reason, a random draw or both; text from sessions is escaped. One without a label opens for review."""
+    places = (("one", False, list(REASONS), 0), ("two", True, [], 2), ("three", True, ["flag"], 0))
+    picks = [PICK | dict(zip(("score_id", "is_random", "reasons", "labels"), place, strict=True)) for place in places]
+    about = {"days": 7, "cards": [card(40), *[card(4)] * 4], "doc": None, "labelled": None}
+    text = shown("review.html", found={"picks": picks, "to_label": 2}, **about)
     whys = re.findall(r'<td data-name="Why">(.*?)</td>', text)
     assert whys == [", ".join(REASONS.values()), "random", f"random, {REASONS['flag']}"]
-    assert text.count("none yet") == 1
+    rows = re.findall(r'<th scope="row" class="name"><a href="(/[rs].*?)"', text)
+    assert rows == ["/review", "/scores/two#labels", "/review?after=two"]
+    assert text.count("none yet") == 2
+    assert "1 of 3 labelled" in text
     assert "<b>disk" not in text
-    assert text.count("Agreement of this judge with reviewers") == 2
+    assert text.count("Agreement of this judge with reviewers") == 4
     assert "The cards of all judges with labels" in text
+
+
+def test_the_next_score_is_the_first_without_a_label_behind_the_last() -> None:
+    """After the end of the list come those that were skipped."""
+    ids = [uuid.UUID(int=n) for n in range(4)]
+    picks = [{"score_id": one, "labels": labels} for one, labels in zip(ids, (0, 1, 0, 2), strict=True)]
+    for after, wanted in ((None, 0), (0, 2), (1, 2), (2, 0), (3, 0)):
+        assert next_to_label(picks, None if after is None else ids[after]) == ids[wanted]
+    assert next_to_label(picks, uuid.UUID(int=9)) == ids[0]
+    assert next_to_label(picks[1:2], None) is None
 
 
 def test_labels_show_their_author_and_content() -> None:
     """Agreement, own outcome and number, escaped reason; the form has every band."""
-    one = {"by": "alice", "at": NOW, "agrees": True, "outcome": None, "number": None, "reason": None}
+    one = {"by": "alice", "source": "page", "at": NOW, "agrees": True, "outcome": None, "number": None, "reason": None}
     own = one | {"by": "bob", "agrees": False, "outcome": "wrong", "number": 12.5, "reason": "<i>no</i>"}
     given = [one, own]
     about = {"labels": given, "has_more_labels": False, "outcomes": ["correct", "wrong"], "doc": {"score_id": "id"}}

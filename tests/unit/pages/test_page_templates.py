@@ -1,36 +1,20 @@
 """Every template renders with all values that a page can show, and with none of them."""
 
+import json
 import re
 import uuid
 from datetime import UTC, date, datetime
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tarsy_scoring.analytics.analytics import (
-    BandCount,
-    CategoryAverage,
-    ChainShare,
-    Distribution,
-    FailureTags,
-    TagCount,
-    TrendPoint,
-)
-from tarsy_scoring.analytics.chain_averages import ChainAverages, Known
-from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.missing_tools.decisions import Merge, ToolState
-from tarsy_scoring.missing_tools.ledger import Ledger, Spelling, ToolChain, WantedTool
-from tarsy_scoring.missing_tools.reasons import Reason
 from tarsy_scoring.scores.document import NO_USAGE
 from tarsy_scoring.scores.reader import REPLY
 from tarsy_scoring.scores.session_list import ListedSession, NewestAttempt, SessionPage
 from tarsy_scoring.scores.shapes import no_results
 from tarsy_scoring.web.pages import score_view, sessions
-from tarsy_scoring.web.pages.charts import trend_view
-from tarsy_scoring.web.pages.distribution import band_rows, category_rows
-from tarsy_scoring.web.pages.missing_tools import STATES
-from tarsy_scoring.web.pages.period import read_period_form
 from tarsy_scoring.web.pages.rendering import Live, page
 from tarsy_scoring.web.pages.session import SessionTexts, UnreadableSession
 from tarsy_scoring.web.queries import read_form
@@ -41,69 +25,12 @@ COUNTS = {
     **dict.fromkeys(("error_rate", "retry_rate"), 0.3),
     "first_try_success_rate": None,
 }
-EXAMPLE: dict[str, Any] = {
-    "score_id": "0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10",
-    "session_id": "7d1c6c9e",
-    "request_id": "6a1d7a52-8a3c-4c55-8f0b-0f5f2f0f7b11",
-    "chain_id": "kubernetes",
-    "purpose": "production",
-    "status": "completed",
-    "attempt": 1,
-    "score_triggered_by": "alice",
-    "created_at": "2026-01-05T10:05:01Z",
-    "started_at": "2026-01-05T10:05:02Z",
-    "completed_at": "2026-01-05T10:05:20Z",
-    "scored_at": "2026-01-05T10:05:20Z",
-    "total_score": 67,
-    "score_analysis": "The final analysis follows from the evidence (E17), but the node's pressure was not ruled out.",
-    "score_breakdown": {"logical_flow": 18.0, "consistency": 17.0, "tool_relevance": 16.0, "synthesis_quality": 16.0},
-    "missing_tools_analysis": "1. **node_pressure**: shows whether the node itself ran out of memory.",
-    "missing_tools": [{"tool_name": "node_pressure", "rationale": "shows whether the node ran out of memory."}],
-    "alternative_approaches": [],
-    "rubric": None,
-    "criteria": "investigation-methodology",
-    "criteria_hash": "2f1f0a6f5e0c4d3b9a8877665544332211ffeeddccbbaa998877665544332211",
-    "is_current_criteria": True,
-    "judge_fingerprint": "b1946ac92492d2347c6235b4d2611184",
-    "samples": [{"total_score": 67}],
-    "spread": 0,
-    "second_opinion": None,
-    "outcome": "pass",
-    "outcome_reason": None,
-    "judge_outcome": None,
-    "pass_threshold": 60,
-    "judge_passed": True,
-    "layers": {"interaction": None, "gates": None, "judge": "pass"},
-    "composite_score": None,
-    "failure_tags": ["incomplete_evidence"],
-    "flags": [],
-    "grounding": {
-        "checked": 4,
-        "held": 3,
-        "share": 0.75,
-        "failed": [{"entry": "E17", "quotation": "the node was healthy", "reason": "other_entry", "found_in": "E21"}],
-    },
-    "reference": {
-        "source_url": "https://tickets.example/INC-4711",
-        "provided_by": "alice",
-        "provided_at": "2026-01-05T09:30:00Z",
-    },
-    "interaction": None,
-    "diagnosis": [],
-    "gates": [],
-    "gates_passed": 0,
-    "gates_total": 0,
-    "coverage": {"shown_share": 1.0, "cut_entries": []},
-    "evidence": {"expected": {"stages": 2}, "read": {"stages": 2}, "missing": []},
-    "turns": [],
-    "usage": {"input_tokens": 14200, "cached_input_tokens": 6100, "output_tokens": 1450, "cost_usd": 0.031},
-    "error_kind": None,
-    "error_message": None,
-}
+EXAMPLE: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 FULL: dict[str, Any] = EXAMPLE | {
     "score_id": uuid.UUID(int=7),
     **dict.fromkeys(("created_at", "started_at", "completed_at"), NOW),
     "score_breakdown": {"consistency": 10.5, "logical_flow": 20},
+    "summary": "The cause is named in E2.",
     "rubric": {
         "scores": {"efficiency": 0.5},
         "weighted_score": 0.5,
@@ -130,7 +57,7 @@ FULL: dict[str, Any] = EXAMPLE | {
     "composite_score": 66.5,
 }
 UNKNOWN = dict.fromkeys(
-    ("criteria", "criteria_hash", "judge_fingerprint", "started_at", "completed_at", "error_message")
+    ("criteria", "criteria_hash", "judge_fingerprint", "started_at", "completed_at", "error_message", "summary")
 )
 PENDING = FULL | no_results() | UNKNOWN | {"status": "pending", "usage": NO_USAGE}
 PENDING |= {"waiting_for": "something_new", "waiting_for_text": "<b>why</b>"}
@@ -171,7 +98,7 @@ def shown(template: str, **values: Any) -> str:
 
 
 def score_values(document: dict[str, Any], content: Any, *, is_readable: bool = True) -> dict[str, Any]:
-    shown = SessionTexts("completed", None, None, "a pod restarts", "out of memory", is_cut=True)
+    shown = SessionTexts("failed", None, None, "a pod restarts", "out of memory", is_cut=True, error="agent crashed")
     return {
         "session_id": "session-1",
         "doc": score_view.with_order(document, content),
@@ -181,6 +108,7 @@ def score_values(document: dict[str, Any], content: Any, *, is_readable: bool = 
         "info": score_view.session_facts({"labels": {"team": "edge"}}, shown),
         "history": score_view.with_earlier([document, document]),
         "newest": document | {"score_id": uuid.UUID(int=8)},
+        "why_no_score": None,
         "turns": [TURN],
         "max_points": {"logical_flow": 25, "consistency": 25},
         "weights": {"efficiency": 0.3},
@@ -208,13 +136,37 @@ def score_page(document: dict[str, Any], content: Any = CONTENT, *, is_readable:
 def test_a_score_page_shows_every_value(is_readable: bool) -> None:
     text = score_page(FULL, CONTENT, is_readable=is_readable)
     for expected in (
-        *("67 / 100", "team: edge", "Logical flow 20 / 25 Consistency 10.5 / 25", "confidence 0.7", "weight 0.3"),
-        *("60, 66", "3 of 4 citations", "calls: 3", "› get", "50 %", "stage 2"),
-        *("66.5 / 100", "The judge refused: no", "61.0 s", "Whether it is right."),
-        *("Gates: did not pass. Judge: passed; the threshold is 60 of 100.",),
+        *("67 50-74 of 100", "team: edge", "Logical flow 20 / 25 Consistency 10.5 / 25", "weight 0.3"),
+        *("60, 66", "3 of 4 citations", "calls: 3", "1 tool call, 1 failed", "› get", "50 %", "stage 2"),
+        *("66.5 / 100", "The judge refused: no", "61.0 s", "confidence 0.7", "Threshold60 of 100, reached"),
+        *("Whether it is right.", "The cause is named in E2."),
         *("Judged against a reference from alice, 2026-01-05", "its source", "a bad image", "with a reference"),
     ):
         assert expected in text, expected
+    assert ("cannot be shown: away" in text) != is_readable
+    assert ("The session ended as failed. agent crashed" in text) == is_readable
+
+
+@pytest.mark.parametrize(
+    ("provided_by", "sent_by", "shown"),
+    [
+        pytest.param("alice", "alice", "alice", id="oneself"),
+        pytest.param("ada", "event: ada", "event: ada", id="event"),
+        pytest.param(
+            "ciso@corp", "event: mallory-pod", "ciso@corp, sent by event: mallory-pod", id="event-for-another"
+        ),
+        pytest.param("cto@corp", "token pipeline", "cto@corp, sent by token pipeline", id="token-for-another"),
+        pytest.param("alice", "event: alice", "event: alice", id="event-with-a-person-s-name"),
+    ],
+)
+def test_a_reference_shows_who_sent_it(provided_by: str, sent_by: str, shown: str) -> None:
+    """With the host of the link as it is in the link, so that neither lends a name that is not its own."""
+    url = "https://xn--80ak6aa92e.com/login"
+    text = score_page(
+        FULL | {"reference": FULL["reference"] | {"provided_by": provided_by, "sent_by": sent_by, "source_url": url}}
+    )
+    assert f"Judged against a reference from {shown}, 2026" in text
+    assert "its source (xn--80ak6aa92e.com)" in text
 
 
 EVIL = (
@@ -257,9 +209,11 @@ def test_a_score_page_without_results_says_what_it_waits_for() -> None:
 
 
 def listed(name: str, status: str, score: int | None = None, attempt: str | None = None) -> ListedSession:
-    unknown = ("outcome", "judge_outcome", "criteria", "criteria_hash", "judge_fingerprint", "scored_at")
-    found = dict.fromkeys(unknown) | {
+    unknown = ("outcome", "judge_outcome", "summary", "criteria", "criteria_hash", "judge_fingerprint", "scored_at")
+    found = dict.fromkeys(unknown) | {"gates_passed": 1, "gates_total": 2}
+    found |= {
         "score_id": uuid.UUID(int=7),
+        "summary": "It found the cause.",
         "total_score": score,
         "outcome": "fail",
         "is_current_criteria": False,
@@ -270,6 +224,7 @@ def listed(name: str, status: str, score: int | None = None, attempt: str | None
     waits = {"attempt": 1, "created_at": NOW, "waiting_for": "budget", "error_kind": "something_new"}
     latest = dict.fromkeys(NewestAttempt.model_fields) | {"score_id": uuid.UUID(int=7), "status": attempt} | waits
     session = dict.fromkeys(ListedSession.model_fields) | {"session_id": name, "labels": {"team": "edge"}}
+    session["why_no_score"] = {"failed": "Something new.", "pending": "Scoring is paused."}.get(status)
     of_score = {"score": found if score else None, "latest_attempt": latest if attempt else None}
     return ListedSession.model_validate(session | of_score | {"ended_at": NOW, "status": status})
 
@@ -294,13 +249,14 @@ def test_rows_of_the_list_show_the_newest_attempt_and_the_score() -> None:
             listed("s-4", "completed", 40),
         ).partition("<tbody>")[2].split("<tr>")[1:]
     )  # fmt: skip
-    assert "No score requested" in new
+    assert "Not scored" in new
     assert ">Score</button>" in new
-    assert all(text in failed for text in ("Failed", "before:", "<b>81</b>", ">Re-score</button>", "something new"))
-    assert "too little of today&#39;s budget is left" in waiting
+    assert all(text in failed for text in ("Failed", "before:", "<b>81</b>", ">Re-score</button>", "Something new."))
+    assert "Scoring is paused" in waiting
     assert "button" not in waiting
-    for text in ("did not pass", "a tag", "criteria not current", "new flag", "team: edge", "<b>40</b>", "#means-ung"):
+    for text in ("1 gate failed", "a tag", "criteria not current", "new flag", "team: edge", "<b>40</b>", "#means-ung"):
         assert text in done
+    assert "It found the cause." in done
     explained = list_page(b"", listed("s-1", "completed", 40), listed("s-2", "completed", 40))
     assert explained.count('<dl class="facts wide-terms"><div id="means-ungrounded"') == 1
     assert "means-new_flag" not in explained
@@ -315,37 +271,3 @@ def test_a_list_reflects_its_form() -> None:
     for query in (b"q=two+words", b"q=..%2Fx", b"chain=k", b"q=session-1&min_score=x"):
         assert "look up the session" not in list_page(query)
     assert "No sessions yet" in list_page(b"sort=newest")
-
-
-@pytest.mark.parametrize("name", ["<b>", None], ids=["named", "unnamed"])
-def test_insights_pages_render_with_and_without_names(name: str | None) -> None:
-    form = read_period_form(b"", TODAY)
-    shared: dict[str, Any] = {"chains": [], "criteria_names": [], "recounted": 2}
-    category = CategoryAverage(name, "logical_flow", 1e9, 3)
-    found: Any = Distribution(
-        [BandCount("low", 0, 49, 0, []), BandCount("high", 50, 100, 3, [category])], 1, 1, [category]
-    )
-    bands = band_rows(found, form, is_default=False)
-    categories = category_rows(found, load_criteria())
-    shown("distribution.html", form=form, found=found, count=4, bands=bands, categories=categories, **shared)
-    points = [TrendPoint(TODAY, name, name, 50.0, 0, 100, 1)]
-    known = Known(3.0, 1.5, 2)
-    figures = {"judging_usd": known, "input_tokens": known, "output_tokens": known, "agent_usd": known}
-    chain = ChainAverages(name, ["<i>"], 2, 3, 1, 50.0, 0, 1, 1, 1.0, **figures, duration_s=known)
-    for view in (trend_view(points, "t"), None):
-        text = shown("trends.html", form=form, view=view, left_out=1, averages=[chain], chains_left_out=4, **shared)
-        assert "4 more chains are not listed" in text
-        assert ("Totals per day" in text) is (view is not None)
-    tag = TagCount("a_tag", 1, 1.0, 1, [ChainShare(name, 1, 1.0)])
-    shown("failure_tags.html", form=form, found=FailureTags(1, [tag]), meanings={"a_tag": "m"}, **shared)
-    counts: Any = "a_tool", [Spelling("a_tool", 1)], 1, 1, [ToolChain(name, 1)], True
-    merge = Merge("another", "a_tool", "ada", NOW)
-    said = ToolState("a_tool", "built", NOW, "ada", NOW, name)
-    tools = [
-        WantedTool(*counts, state="open", said=None, merges=[]),
-        WantedTool(*counts, state="built", said=said, merges=[merge]),
-    ]
-    reasons = [[], [Reason(uuid.UUID(int=1), "session-1", None, "<b>", NOW)]]
-    values = {"found": Ledger(NOW, tools, 1, 1), "states": STATES, "reasons": reasons}
-    for may_edit in (True, False):
-        shown("missing_tools.html", form=form, may_edit=may_edit, **values, **shared)

@@ -6,7 +6,6 @@ from importlib import resources
 import pytest
 
 from tarsy_scoring.web.pages import rendering
-from tarsy_scoring.web.pages.criteria import in_sections
 from tarsy_scoring.web.pages.rendering import page
 
 STATIC = resources.files("tarsy_scoring.web.pages").joinpath("static")
@@ -49,26 +48,13 @@ def test_a_template_has_no_inline_script_or_style(name: str) -> None:
 
 def test_content_security_policy_blocks_other_sites() -> None:
     policy = page("problem.html", 404, problem=_Problem(), request_id="r", back="/").headers["Content-Security-Policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-    assert "frame-ancestors 'none'" in policy
+    directives = dict(directive.split(" ", 1) for directive in policy.split("; "))
+    ours = ("script-src", "style-src", "img-src", "connect-src", "form-action")
+    nothing = dict.fromkeys(("default-src", "base-uri", "frame-ancestors", "trusted-types"), "'none'")
+    assert directives == dict.fromkeys(ours, "'self'") | nothing | {"require-trusted-types-for": "'script'"}
 
 
 class _Problem:
     title, detail, status = "<b>Title</b>", "what \u202e<script>", 404
     extra = {"errors": [{"loc": ["a", 1], "msg": "<i>"}]}  # noqa: RUF012
-
-
-def test_every_value_is_escaped_and_legible() -> None:
-    html = page("problem.html", 404, problem=_Problem(), request_id="<r>", back="/").body.decode()
-    assert "<b>Title" not in html
-    assert "<script>" not in html
-    assert "&lt;script&gt;" in html
-    assert "\u202e" not in html
-    assert "<i>" not in html
-    assert "&lt;r&gt;" in html
-
-
-def test_criteria_are_listed_key_by_key() -> None:
-    content = {"name": "c", "prompt": "ask", "bands": {"a": [0, 1]}, "added_by_code": {"x": "y"}, "prompt_hashes": {}}
-    assert in_sections(content) == {"prompt": "ask", "bands": "a:\n- 0\n- 1", "added by code: x": "y"}
+    headers = {}  # noqa: RUF012

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from tables import table
-from tarsy_scoring.errors import RateLimited
+from tarsy_scoring.errors import WaitFor
 from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.studies.tool_needs import (
     LONGEST_NOTE,
     LONGEST_TEXT,
     MOST_NEEDS,
     ChainNeeds,
-    MoneySpent,
     Note,
     ReportBudget,
     ReportJudge,
@@ -62,9 +61,9 @@ def needs(*quotes: tuple[str, str], title: str = "Node memory", what: str = "sho
     return {"needs": [{"title": title, "what": what, "quotes": [{"review": r, "quote": q} for r, q in quotes]}]}
 
 
-async def found_in(notes: Sequence[Note], model: Model, room: int = 10_000) -> ChainNeeds:
+async def found_in(notes: Sequence[Note], model: Model, room: int = 10_000, menu: Sequence[str] = ()) -> ChainNeeds:
     found = ChainNeeds("k", len(notes))
-    await find_needs(found, notes, model, room, 0, SHIPPED)
+    await find_needs(found, notes, menu, model, room, 0, SHIPPED)
     return found
 
 
@@ -85,6 +84,30 @@ async def test_a_quote_that_no_score_holds_is_dropped(review: str, quote: str) -
     assert (found.needs, found.quotes_dropped) == ([], 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "exists_as", "proposal"),
+    [
+        pytest.param("Node Memory", "prometheus.query", ("node_memory", "prometheus.query"), id="of the menu"),
+        pytest.param("node_memory", "prometheus.delete", ("node_memory", None), id="not on the menu"),
+        pytest.param("tail_logs", "prometheus.query", (None, None), id="missed by another score"),
+        pytest.param("", "", (None, None), id="none"),
+    ],
+)
+async def test_an_existing_tool_is_proposed_for_a_missing_one(
+    name: str, exists_as: str, proposal: tuple[str | None, str | None]
+) -> None:
+    """Only where agents have the tool, and the quoted scores miss the other one."""
+    answer = needs(("S1", "nobody could see the node's memory"))
+    answer["needs"][0] |= {"name": name, "exists_as": exists_as}
+    notes = replace(MEMORY, names=("node_memory",)), replace(LOGS, names=("tail_logs",))
+    model = Model(answer)
+
+    [need] = (await found_in(notes, model, menu=("prometheus.query", "loki.query"))).needs
+
+    assert (need.name, need.exists_as) == proposal
+    assert "[TOOLS]\nloki.query\nprometheus.query\n" in model.shown
+
+
 async def test_an_answer_is_bounded() -> None:
     quote = {"review": "S1", "quote": "nobody could see the node's memory"}
     twice = {"review": "S2", "quote": "memory pressure of the node"}
@@ -100,7 +123,7 @@ async def test_an_answer_is_bounded() -> None:
 async def test_a_question_holds_as_many_notes_as_fit() -> None:
     model = Model({"needs": []})
 
-    found = await found_in([MEMORY, LOGS], model, room=estimate_tokens(MEMORY.text) + 10)
+    found = await found_in([MEMORY, LOGS], model, room=estimate_tokens(MEMORY.text) + 12)
 
     assert found.read == 1
     assert LOGS.text not in model.shown
@@ -168,7 +191,7 @@ async def test_calls_that_could_cost_too_much_are_not_made() -> None:
     judge = judge_of(budget)
 
     permit = await judge.admit("default", 100, 0.7)
-    with pytest.raises(MoneySpent, match=r"may cost 0\.7000 USD, and 0\.3000 are left of --max-usd"):
+    with pytest.raises(WaitFor, match=r"may cost 0\.7000 USD; 0\.3000 are left of --max-usd"):
         await judge.admit("default", 100, 0.7)
     await judge.settle(permit, cost_usd=0.2)
     await judge.settle(await judge.admit("default", 100, 0.7))
@@ -178,9 +201,9 @@ async def test_calls_that_could_cost_too_much_are_not_made() -> None:
 
 async def test_a_call_that_the_fleet_refuses_costs_nothing() -> None:
     budget, fleet = ReportBudget(1.0), Fleet()
-    fleet.refusals = [RateLimited("full", 1)]
+    fleet.refusals = [WaitFor("full", 1, "rate_limit")]
 
-    with pytest.raises(RateLimited):
+    with pytest.raises(WaitFor, match="full"):
         await judge_of(budget, fleet).admit("default", 100, 0.7)
 
     assert budget.left_usd == pytest.approx(1.0)

@@ -38,6 +38,41 @@ async def test_answers(method: str, path: str, has_health: bool, status: int, bo
         assert body in await answer.text()
 
 
+async def test_a_ready_process_names_what_does_not_work() -> None:
+    """A topic that is not read, or a provider that is not called, does not end readiness."""
+    health = Health("starting")
+    health.add(lambda: None)
+    health.details = {"not_called": lambda: {"default": None}, "not_read": lambda: {"one": "invalid", "other": None}}
+    async with (
+        serve_metrics(ANY_PORT, Metrics().registry, health) as port,
+        aiohttp.ClientSession() as http,
+        http.get(f"http://127.0.0.1:{port}/readyz") as answer,
+    ):
+        assert (answer.status, await answer.json()) == (200, {"status": "ready", "not_read": {"one": "invalid"}})
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "status"),
+    [
+        ("rebind.evil.example", "/metrics", 403),
+        ("10.1.2.3:9090", "/metrics", 200),
+        ("[fd00::1]:9090", "/metrics", 200),
+        ("localhost", "/metrics", 200),
+        ("worker.example:9090", "/metrics", 200),
+        ("rebind.evil.example", "/healthz", 200),
+    ],
+)
+async def test_a_site_cannot_read_metrics_through_a_name_of_its_own(host: str, path: str, status: int) -> None:
+    """Prometheus comes by an address or a configured name; probes tell nothing."""
+    settings = load_settings({"SCORING_METRICS_PORT": "0", "SCORING_API_HOSTS": "worker.example"})
+    async with (
+        serve_metrics(settings, Metrics().registry, Health("starting")) as port,
+        aiohttp.ClientSession(headers={"Host": host}) as http,
+        http.get(f"http://127.0.0.1:{port}{path}") as answer,
+    ):
+        assert answer.status == status
+
+
 async def test_a_default_port_that_is_taken_is_replaced_by_a_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was set is not: its scraper would find another process there."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

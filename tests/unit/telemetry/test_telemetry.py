@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
 import pytest
+import structlog
 
 from fakes import Room, UnaskedInbox
 from tables import table
@@ -104,7 +105,7 @@ async def test_the_time_of_the_last_pass_advances_unless_brokers_are_away(
             self.is_paused = is_paused
             return 0 if is_paused else 1
 
-    monkeypatch.setattr(intake_module, "Consumer", lambda *_: OneConsumer(is_served=is_served))
+    monkeypatch.setattr(intake_module, "Consumer", lambda *_, **__: OneConsumer(is_served=is_served))
     monkeypatch.setattr(intake_module, "PAUSE_CHECK_S", 0)
     settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
     metrics, stopping = Metrics(), asyncio.Event()
@@ -144,6 +145,30 @@ async def test_readiness_is_the_first_check_that_fails() -> None:
 @table
 def test_credentials_in_urls_are_hidden(text: str, expected: str) -> None:
     assert hide_credentials(None, "info", {"reason": text, "n": 1}) == {"reason": expected, "n": 1}
+
+
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_a_traceback_holds_no_values_of_variables(style: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """They may be keys and addresses."""
+    url = "ftp://hooks.example/planted7"
+    before = structlog.get_config()
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        set_up_logging("info", style)
+        try:
+            raise ValueError(len(url))
+        except ValueError:
+            structlog.get_logger().exception("attempt.broken")
+            logging.getLogger("library").exception("broken")
+    finally:
+        structlog.configure(**before)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    said = capsys.readouterr().err
+
+    assert said.count("ValueError") >= 2
+    assert "planted7" not in said
 
 
 def test_failures_of_the_kafka_library_are_logged(capsys: pytest.CaptureFixture[str]) -> None:

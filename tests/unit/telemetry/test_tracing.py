@@ -23,8 +23,8 @@ from tables import table
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.errors import ConfigurationError, JudgeUnavailable, LeaseLost
 from tarsy_scoring.telemetry import otel as spans_module
-from tarsy_scoring.telemetry.otel import OFF, Tracing, open_tracing
-from tarsy_scoring.telemetry.tracing import read_traceparent, traceparent_of, wants_traces
+from tarsy_scoring.telemetry.otel import OFF, Tracing, open_tracing, read_traceparent, traceparent_of
+from tarsy_scoring.telemetry.tracing import wants_traces
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01", f"00-{TRACE_ID}-{SPAN_ID}-00"
@@ -34,14 +34,14 @@ SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01", f"00-{TRACE_ID}-{SPAN_ID}-00
 
 
 @table
-def test_a_traceparent_is_read_by_the_standard(text: str, read: str | None) -> None:
-    assert read_traceparent([text]) == read
+def test_a_traceparent_is_read_by_the_standard(texts: list[str], read: str | None) -> None:
+    assert read_traceparent(texts) == read
 
 
 @table
-def test_the_trace_of_a_record(headers: list[tuple[str, str | None]], read: str | None) -> None:
+def test_the_trace_of_a_record(headers: list[tuple[str, str]], read: str | None) -> None:
     """A malformed header does not refuse the record."""
-    encoded: Any = [(name, None if value is None else value.encode("latin-1")) for name, value in headers]
+    encoded = [(name, value.encode("latin-1")) for name, value in headers]
     assert traceparent_of(encoded) == read
 
 

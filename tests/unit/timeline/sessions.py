@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
+from tarsy_scoring.timeline.render.context import FittedContext
 
 NONCE = "0123456789abcdef"
 PLENTY = 10_000_000
@@ -55,3 +56,9 @@ def timeline(*stages: Stage, **fields: Any) -> Timeline:
 
 def of_events(*events: Event, **fields: Any) -> Timeline:
     return timeline(stage(execution(*events)), **fields)
+
+
+def entry_text(context: FittedContext, entry: str) -> str | None:
+    """An entry's text as the judge sees it, without the heading; None for an unknown id."""
+    shown = context.entry(entry)
+    return None if shown is None else shown.partition("\n")[2]

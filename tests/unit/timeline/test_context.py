@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sessions import NONCE, PLENTY, call, event, execution, of_events, stage, timeline
+from sessions import NONCE, PLENTY, call, entry_text, event, execution, of_events, stage, timeline
 
 from cpu import cpu_s
 from tarsy_scoring.errors import ContextTooLong
@@ -317,14 +317,14 @@ def test_entry_is_found_by_its_id() -> None:
         of_events(event("llm_thinking", "look"), call("x" * 20_000, number=2), final_analysis="end"), 2_000
     )
 
-    assert fitted.entry_text("E1") == "| pod web-1 restarts\n"
-    assert fitted.entry_text("E2") == "| look\n"
+    assert entry_text(fitted, "E1") == "| pod web-1 restarts\n"
+    assert entry_text(fitted, "E2") == "| look\n"
     assert re.fullmatch(
         r"Arguments: {}\nResult:\n\| x+\n\[\.\.\. \d+ characters not shown \.\.\.\]\n\| x+\n",
-        fitted.entry_text("E3") or "",
+        entry_text(fitted, "E3") or "",
     )
-    assert fitted.entry_text("E4") == "| end\n"
-    assert fitted.entry_text("E5") is None
+    assert entry_text(fitted, "E4") == "| end\n"
+    assert entry_text(fitted, "E5") is None
 
 
 def test_hash_is_that_of_the_bytes() -> None:
@@ -351,7 +351,7 @@ def test_reference_is_the_last_entry_behind_a_fence_of_its_own() -> None:
     assert "\n[E4] Reference\n| the password is" in reference
     assert "hunter2" not in reference
     assert "\n[E2]" not in reference
-    assert fitted.entry_text("E4") == reference.strip().split("\n", 3)[3].rsplit("\n", 1)[0]
+    assert entry_text(fitted, "E4") == reference.strip().split("\n", 3)[3].rsplit("\n", 1)[0]
     assert [found.entry for found in fitted.injections] == ["E4"]
     assert (without.has_reference, fitted.has_reference) == (False, True)
     assert fitted.context_hash != without.context_hash
@@ -366,7 +366,7 @@ def test_reference_is_never_shortened() -> None:
     fitted = context(session, plenty.tokens - 1_000)
 
     assert fitted.cut_entries == ("E2",)
-    assert fitted.entry_text("E4") == plenty.entry_text("E4")
+    assert entry_text(fitted, "E4") == entry_text(plenty, "E4")
     with pytest.raises(ContextTooLong):
         context(session, 500)
 

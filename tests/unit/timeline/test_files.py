@@ -164,7 +164,7 @@ def test_entry_that_cannot_be_read_is_missing() -> None:
         timeline = parse_session(content)
         assert timeline.evidence.missing == (words,), name
         assert timeline.evidence.missing_share > 0, name
-        assert timeline.shown_event_count >= 1, name
+        assert timeline.shown_events, name
 
 
 def test_absent_results_and_hidden_stages_are_not_missing() -> None:
@@ -176,41 +176,30 @@ def test_absent_results_and_hidden_stages_are_not_missing() -> None:
 
 
 def test_times_and_tokens_are_read_where_present() -> None:
-    """Start, synthetic timestamps, duration of a call, and input and output tokens of an agent."""
-    whole = damaged(metadata={"tool_name": "get", "duration_ms": 40}) | {
-        "started_at": "2026-01-02T03:04:05Z",
-        "timestamps_synthetic": True,
-    }
+    """Start, synthetic timestamps, and input and output tokens of an agent."""
+    whole = damaged() | {"started_at": "2026-01-02T03:04:05Z", "timestamps_synthetic": True}
     whole["stages"][0]["executions"][0] |= {"input_tokens": 1200, "output_tokens": 0}
 
     timeline = parse_session(whole)
 
     [execution] = timeline.stages[0].executions
     assert (execution.input_tokens, execution.output_tokens) == (1200, 0)
-    assert [e.tool.duration_ms for e in execution.events if e.tool] == [40]
     assert timeline.started_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert timeline.has_real_times is False
 
 
-def test_invalid_tokens_and_durations_are_unknown() -> None:
+def test_invalid_tokens_are_unknown() -> None:
     """No evidence is missing for that: older files have neither tokens nor times."""
     for value in (None, -1, 1.5, "40", True):
-        whole = damaged(metadata={"tool_name": "get", "duration_ms": value}) | {"timestamps_synthetic": value}
+        whole = damaged() | {"timestamps_synthetic": value}
         whole["stages"][0]["executions"][0] |= {"input_tokens": value, "output_tokens": value}
 
         timeline = parse_session(whole)
 
         [execution] = timeline.stages[0].executions
         assert (execution.input_tokens, execution.output_tokens) == (None, None)
-        assert [e.tool.duration_ms for e in execution.events if e.tool] == [None]
         assert timeline.has_real_times is (value is not True)
         assert timeline.evidence.missing == ()
-
-
-def test_no_call_lasts_longer_than_a_session_can() -> None:
-    for value, expected in ((604_800_000, 604_800_000), (604_800_001, None), (10**20, None)):
-        [execution] = parse_session(damaged(metadata={"tool_name": "get", "duration_ms": value})).stages[0].executions
-        assert [e.tool.duration_ms for e in execution.events if e.tool] == [expected]
 
 
 SINCE = datetime(2026, 1, 2, tzinfo=UTC)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from sessions import NONCE, PLENTY, call, event, execution, stage, timeline
+from sessions import NONCE, PLENTY, call, entry_text, event, execution, stage, timeline
 
 from tarsy_scoring.errors import ContextTooLong
 from tarsy_scoring.timeline.model import AvailableTool, Event, Timeline
@@ -142,7 +142,7 @@ def check_spans(fitted: FittedContext) -> list[tuple[str, str, str]]:
         heading, _, rest = text[start:end].partition("\n")
         assert heading.startswith(f"[{entry}] ")
         assert text[start - 1] == "\n"
-        assert rest == fitted.entry_text(entry)
+        assert rest == entry_text(fitted, entry)
         if entry not in ("E1", "E2"):
             assert start > position
         position = end
@@ -194,8 +194,8 @@ def check_against_the_whole(session: Timeline, fitted: FittedContext) -> None:
     assert whole.shown_share == 1.0
     assert whole.entries.keys() == fitted.entries.keys()
     for entry in whole.entries:
-        original, position = without_prefixes(whole.entry_text(entry) or ""), 0
-        pieces = MARKER.split(without_prefixes(fitted.entry_text(entry) or ""))
+        original, position = without_prefixes(entry_text(whole, entry) or ""), 0
+        pieces = MARKER.split(without_prefixes(entry_text(fitted, entry) or ""))
         for shown, gone in zip(pieces[0::2], [*pieces[1::2], "0"], strict=True):
             assert original.startswith(shown, position)
             position += len(shown) + int(gone)

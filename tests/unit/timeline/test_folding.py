@@ -32,7 +32,7 @@ def test_disguised_order_is_found_where_it_stands(disguised: str, before: str) -
 
     [span] = find_injections(text)
 
-    assert span.pattern == "ignore_instructions"
+    assert span.kind == "ignore_instructions"
     place = text[span.start : span.end].decode()
     assert text[: span.start].decode().strip() == before.strip()
     assert disguised.startswith(place)

@@ -1,12 +1,13 @@
 """
-Masking on secrets and harmless texts by people who did not know the rules: `corpora/secrets.txt`, `harmless.txt`.
+Masking on secrets and harmless texts that people wrote before they saw the rules: `corpora/secrets.txt`, `harmless.txt`.
 
-`docs/security.md` states the rates of these sets.
+The rules were written against both.
 """
 
 import base64
 import json
 import re
+from urllib.parse import quote
 
 import corpus
 import pytest
@@ -111,16 +112,17 @@ def shapes() -> dict[str, tuple[str, ...]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_secret_of_any_shape_behind_any_name_is_masked(name: str) -> None:
-    """Plain, quoted, as JSON in JSON in JSON, and as base64 of JSON: the rules do not disarm each other."""
+    """Plain, quoted, as JSON in JSON in JSON, as base64, hex and escapes: the rules do not disarm each other."""
     for secret, parts in shapes().items():
         once = json.dumps({name: secret})
         twice = json.dumps({"log": once})
         forms = (f"{name} = {secret}", f"{name}={secret}", f'{name}: "{secret}"', f"{name}='{secret}'")
         for text in (*forms, once, twice, json.dumps({"log": twice})):
             assert corpus.left_over(corpus.Case(name, text, parts, name), mask_secrets(text)) is None, text
-        encoded = base64.b64encode(once.encode()).decode()
-        for text in (f"payload {encoded} end", json.dumps({"payload": encoded})):
-            assert corpus.left_over(corpus.Case(name, text, (encoded,), name), mask_secrets(text)) is None, text
+        for encoded in (base64.b64encode(once.encode()).decode(), once.encode().hex(), quote(once, safe="")):
+            for text in (f"payload {encoded} end", json.dumps({"payload": encoded})):
+                case = corpus.Case(name, text, (encoded,), name)
+                assert corpus.left_over(case, mask_secrets(text)) is None, text
 
 
 def test_cut_key_ends_before_the_next_line() -> None:
@@ -130,6 +132,16 @@ def test_cut_key_ends_before_the_next_line() -> None:
     assert mask_secrets(f"{begin}\n{BODIES[0]}\n[cut]\nthe pod restarts") == (
         "[REDACTED:private_key#1]\n[cut]\nthe pod restarts"
     )
+
+
+@pytest.mark.parametrize("lines", [KEY.splitlines(), KEY.splitlines()[1:], KEY.splitlines()[:-1]])
+def test_a_key_in_lines_of_a_log_is_masked(lines: list[str]) -> None:
+    """Also one whose first or last line was cut."""
+    log = "\n".join(f"2026-11-29T10:00:00Z app | {line}" for line in ["start", *lines, "done"])
+    masked = mask_secrets(log)
+    assert [body for body in BODIES if body in masked] == []
+    assert masked.splitlines()[0].endswith("start")
+    assert masked.splitlines()[-1].endswith("done")
 
 
 def test_equal_secrets_of_a_session_have_one_number() -> None:
@@ -170,14 +182,15 @@ def test_marker_in_session_text_is_defused() -> None:
 
 
 def test_own_shapes_are_masked() -> None:
-    """The group of a pattern, or all of it; they are part of the policy."""
-    masking = Masking({"badge": "BDG-([0-9]{6})", "desk": "desk [A-Z]{2}[0-9]"})
+    """The group of a pattern, or all of it, also at the start of any text; they are part of the policy."""
+    masking = Masking({"badge": "BDG-([0-9]{6})", "desk": r"\Adesk [A-Z]{2}[0-9]"})
 
     sanitizer = Sanitizer(NONCE, masking=masking)
 
-    safe = [sanitizer.text("E1", text) for text in ("in with BDG-471147", "desk AB7, not desk 7, 471147")]
+    safe = sanitizer.texts([("E1", "in with"), ("E2", "desk AB7, not desk 7, 471147")])
 
-    assert safe == ["in with BDG-[REDACTED:badge#1]", "[REDACTED:desk#2], not desk 7, 471147"]
+    assert sanitizer.text("E3", "in with BDG-471147") == "in with BDG-[REDACTED:badge#2]"
+    assert safe == ["in with", "[REDACTED:desk#1], not desk 7, 471147"]
     assert len({Masking().policy, masking.policy, Masking({"badge": "BDG"}).policy}) == 3
 
 

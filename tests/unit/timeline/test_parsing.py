@@ -60,6 +60,8 @@ def test_labels_models_and_tools_are_storable() -> None:
         f"gui{SURVIVES}dance": f"v{SURVIVES}2",
         "nested": '["\\u0000\\ud800"]',  # JSON in ASCII: the characters are spelled out
     }
+    assert len(label_map([str(n) for n in range(60)])) == 50
+    assert label_map({"long": ["v" * 1000], "short": "v"}) == {"short": "v"}
     assert label_map([f"a{POISON}"]) == {f"a{SURVIVES}": "true"}
     assert model_names({"model_name": f"gpt{POISON}", "llm_provider": "\0"}) == (f"gpt{SURVIVES}",)
     assert tool_call({"server_name": POISON, "tool_name": "\0", "arguments": "{}"}) == ToolCall(

@@ -1,7 +1,7 @@
 """Results that the record holds only in part, and sessions recorded without any call of a tool."""
 
 import pytest
-from sessions import NONCE, PLENTY, call, event, execution, of_events, stage, timeline
+from sessions import NONCE, PLENTY, call, entry_text, event, execution, of_events, stage, timeline
 
 from cpu import cpu_s
 from tarsy_scoring.scoring.columns import evidence_of
@@ -144,8 +144,8 @@ def test_cut_results_are_marked_counted_and_stored() -> None:
     fitted = build_context(session, NONCE, PLENTY)
 
     for entry in ("E2", "E3", "E4", "E5"):
-        assert (fitted.entry_text(entry) or "").endswith("\n[... cut here in the record ...]\n")
-    assert (fitted.entry_text("E6") or "").endswith("| whole\n")
+        assert (entry_text(fitted, entry) or "").endswith("\n[... cut here in the record ...]\n")
+    assert (entry_text(fitted, "E6") or "").endswith("| whole\n")
     assert fitted.not_shown == (
         "the ends of 4 tool results (3 at 500 characters), which the recorder cut at the mark "
         "[... cut here in the record ...]: the agents may have seen more of them",
@@ -162,7 +162,7 @@ def test_mark_outlives_shortening() -> None:
 
     assert fitted.cut_entries == ("E2", "E3", "E4", "E5", "E6")
     assert fitted.tokens <= 1_500
-    assert all((fitted.entry_text(e) or "").endswith("cut here in the record ...]\n") for e in fitted.cut_entries)
+    assert all((entry_text(fitted, e) or "").endswith("cut here in the record ...]\n") for e in fitted.cut_entries)
 
 
 def test_results_of_hidden_stages_do_not_count() -> None:

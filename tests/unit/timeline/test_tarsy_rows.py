@@ -18,9 +18,7 @@ def call_row(number: int = 1, tool: str = "get", **changes: object) -> Row:
     return Row(row | {"event_type": "llm_tool_call", "status": "completed", "content": "ok"} | changes)
 
 
-def record_row(tool: str, duration_ms: int | None) -> Row:
-    fields = {"interaction_type": "tool_call", "server_name": "k", "tool_name": tool, "duration_ms": duration_ms}
-    return Row(execution_id="x", **fields)
+RECORD = Row(execution_id="x", interaction_type="tool_call", server_name="k", tool_name="get")
 
 
 def timeline(labels: object, metadata: object, tools: object) -> Timeline:
@@ -52,25 +50,11 @@ def test_tools_have_the_parameters_that_are_recorded() -> None:
     assert [t.parameters for t in listed] == ['{"pod": "string"}', '["pod"]', "pod, a name", "", "", ""]
 
 
-def test_the_nth_call_of_a_tool_has_the_nth_duration() -> None:
-    """It is unknown for a tool whose numbers of records and calls differ."""
-    calls = [call_row(n, tool) for n, tool in enumerate(("get", "list", "get", "list"))]
-    made = [("get", 10), ("list", 20), ("get", 30), ("list", None), ("logs", 40)]
-    records = [record_row(tool, duration_ms) for tool, duration_ms in made]
-
-    def durations(kept: list[Row]) -> list[int | None]:
-        events = assemble(SESSION, [STAGE], [AGENT], calls, kept, []).stages[0].executions[0].events
-        return [e.tool.duration_ms for e in events if e.tool]
-
-    assert durations(records) == [10, 20, 30, None]
-    assert durations(records[1:]) == [None, 20, None, None]
-
-
 def test_an_unreadable_call_is_missing_in_shown_stages_alone() -> None:
     call = call_row(metadata="[" * 3000)
     hidden = Row(STAGE | {"stage_type": "chat"})
 
-    shown = assemble(SESSION, [STAGE], [AGENT], [call], [record_row("get", 1)], [])
+    shown = assemble(SESSION, [STAGE], [AGENT], [call], [RECORD], [])
 
     assert shown.evidence.missing == ("stage 1 (look), lead: call e1 could not be read",)
     [event] = shown.stages[0].executions[0].events
@@ -82,7 +66,7 @@ def test_declared_agents_events_and_calls_that_are_absent_are_missing() -> None:
     stage = Row(STAGE | {"expected_agent_count": 3})
     cut = call_row(event_type="thinking", status="streaming")
 
-    evidence = assemble(SESSION, [stage], [AGENT], [cut], [record_row("get", 1)], []).evidence
+    evidence = assemble(SESSION, [stage], [AGENT], [cut], [RECORD], []).evidence
 
     assert evidence.missing == (
         "stage 1 (look): declares 3 agents, 1 could be read",

@@ -7,7 +7,7 @@ Asks a judge's model: fits questions to its window, asks for permits, and retrie
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -18,14 +18,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.config.secrets import WatchedSecret, read_api_key
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import (
-    AttemptTimedOut,
-    JudgeRejectedRequest,
-    PromptTooLong,
-    RateLimited,
-    RequestsRejected,
-    ScoringError,
-)
+from tarsy_scoring.errors import AttemptTimedOut, JudgeRejectedRequest, PromptTooLong, ScoringError, WaitFor
 from tarsy_scoring.judge.ask.endpoint import Endpoint, FittedQuestion
 from tarsy_scoring.judge.ask.errors import LONGEST_WAIT_S, TransientError
 from tarsy_scoring.judge.clock import AttemptClock
@@ -99,7 +92,7 @@ class JudgeClient:
         concurrency = settings.max_concurrency or slots
         self.provider = provider
         self.settings = settings
-        self.endpoint = Endpoint(provider, settings, api_key, concurrency, transport)
+        self.endpoint = Endpoint(provider, settings, api_key, transport)
         self.prices = self.endpoint.prices
         self._calls = asyncio.Semaphore(concurrency)
         self._sleep = sleep
@@ -140,14 +133,13 @@ class JudgeClient:
             JudgeUnavailable: Unreachable, 408, 409, 424, 5xx, or no chat completion, 4 times; or no answer
                 within `timeout_s`, once.
             AttemptTimedOut: The attempt's time was up.
-            RateLimited: 429 four times, or a wait longer than 30 s or than the attempt has left.
-            KeyRejected, QuotaExhausted: Without retries; the operator has to act.
+            WaitFor: 429 four times, or a wait longer than 30 s or than the attempt has left; without
+                retries where the key is rejected or the quota used up; also raised by `permits` (a short
+                pause is slept through instead).
             PromptTooLong: Without retries, whatever the status; also before a call, where the window leaves
                 no room for a reply.
             ContentFiltered: The provider refused the prompt.
             JudgeRejectedRequest: Any other 3xx or 4xx.
-            RequestsRejected: The trial is rejected as well.
-            WaitFor: Raised by `permits`. A short pause is slept through instead.
         """
         fitted = self._fit(question, token_factor)
 
@@ -163,6 +155,25 @@ class JudgeClient:
             except TransientError as transient:
                 failure = transient.error
             raise failure  # outside `except`, so that the provider's free text does not become its cause
+
+    async def embed(
+        self, texts: Sequence[str], model: str, dimensions: int, permits: Permits | None = None
+    ) -> list[list[float]]:
+        """
+        Embed texts with a model of this provider; once, without retries.
+
+        Pauses, rates and an open circuit hold as for a question. The outcome changes no circuit and no
+        budget: prices are those of the judge's model.
+
+        Raises:
+            EmbeddingsAway: See `Endpoint.embed`.
+            WaitFor: Raised by `permits`.
+        """
+        async with self._calls:
+            if permits:
+                permit = await permits.admit(self.provider, sum(map(estimate_tokens, texts)), 0.0)
+                await permits.settle(permit, is_refused=True, cost_usd=0.0)
+            return await self.endpoint.embed(texts, model, dimensions)
 
     def _retrying(self, clock: AttemptClock) -> AsyncRetrying:
         def is_over(state: RetryCallState) -> bool:
@@ -186,7 +197,7 @@ class JudgeClient:
             PromptTooLong: The prompt leaves too few tokens for a reply.
         """
         most, window = self.settings.max_reply_tokens, self.settings.context_window_tokens
-        estimated = sum(estimate_tokens(message.content) for message in question.messages)
+        estimated = sum(message.tokens for message in question.messages)
         tokens = math.ceil(estimated * token_factor)
         reply_limit = min(most * question.reply_limit_factor, window - tokens)
         least = min(most, max(int(most * LEAST_REPLY_SHARE), LEAST_REPLY_TOKENS))
@@ -211,7 +222,8 @@ class JudgeClient:
             try:
                 await self._call_once(_trial_of(fitted), permits, clock, is_trial=True)
             except JudgeRejectedRequest as error:
-                raise RequestsRejected(f"{error}; it rejects a trial as well", REJECTED_DUE_S) from error
+                reason = f"{error}; it rejects a trial as well"
+                raise WaitFor(reason, REJECTED_DUE_S, "rejected") from error
             return await self._call_once(fitted, permits, clock)  # the endpoint may have recovered in between
         finally:
             self._calls.release()
@@ -245,8 +257,8 @@ class JudgeClient:
         while True:
             try:
                 return await permits.admit(self.provider, fitted.tokens + fitted.reply_limit, most_usd)
-            except RateLimited as limit:
-                if limit.due_s > LONGEST_WAIT_S:
+            except WaitFor as limit:
+                if limit.waiting_for != "rate_limit" or limit.due_s > LONGEST_WAIT_S:
                     raise
                 await self._sleep(limit.due_s)
 
@@ -265,7 +277,7 @@ def _trial_of(fitted: FittedQuestion) -> FittedQuestion:
     """The same request with hardly any text."""
     question = fitted.question
     messages = [replace(message, content=TRIAL) for message in question.messages]
-    tokens = sum(estimate_tokens(message.content) for message in messages)
+    tokens = sum(message.tokens for message in messages)
     question = replace(question, messages=messages, reply_format=None)
     return replace(fitted, question=question, estimated=tokens, tokens=tokens)
 

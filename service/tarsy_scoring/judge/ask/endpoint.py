@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from tarsy_scoring import __version__
 from tarsy_scoring.config.chains import ProviderSettings
 from tarsy_scoring.config.secrets import WatchedSecret, current
-from tarsy_scoring.errors import JudgeUnavailable
+from tarsy_scoring.errors import JudgeUnavailable, ScoringError
 from tarsy_scoring.judge.ask.errors import (
     LONGEST_WAIT_AFTER_ANSWER_S,
     ErrorReply,
@@ -36,7 +36,7 @@ from tarsy_scoring.judge.ask.transport import (
     REPLY_BYTES_PER_TOKEN,
     BoundedTransport,
     UnreadableReply,
-    open_transport,
+    connector,
     require_header_text,
 )
 from tarsy_scoring.judge.verdict import Message, Question, Turn
@@ -52,6 +52,10 @@ _NOTHING_BILLED: Mapping[str, Any] = {"tokens": 0, "cost_usd": 0.0}
 _NO_COMPLETION = "answered something that is no chat completion"
 
 _log = structlog.get_logger()
+
+
+class EmbeddingsAway(ScoringError):
+    """The endpoint gives no embeddings now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,6 @@ class Endpoint:
 
     Args:
         api_key: Read again when the key file changes; None for an endpoint without keys.
-        connections: Most simultaneous connections.
         transport: Replaces the network in tests.
 
     Raises:
@@ -107,7 +110,6 @@ class Endpoint:
         provider: str,
         settings: ProviderSettings,
         api_key: str | WatchedSecret | None,
-        connections: int,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self.who = f"the judge {settings.model!r} at {provider!r}"
@@ -124,7 +126,7 @@ class Endpoint:
         self._headers = {} if api_key or has_own else {"Authorization": omit}
         # A cut answer is asked for again with twice the limit.
         most_bytes = REPLY_BYTES_MORE + REPLY_BYTES_PER_TOKEN * settings.max_reply_tokens
-        network = transport or open_transport(provider, settings, connections)
+        connect = (lambda: transport) if transport else connector(provider, settings)
         self._client = AsyncOpenAI(
             api_key=self._current_key,
             base_url=settings.base_url,
@@ -133,7 +135,7 @@ class Endpoint:
             timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
             http_client=httpx2.AsyncClient(
                 # Session data must not leave for a host that the operator did not configure.
-                transport=BoundedTransport(network, most_bytes),
+                transport=BoundedTransport(connect, most_bytes),
                 follow_redirects=False,
             ),
         )
@@ -233,6 +235,33 @@ class Endpoint:
             return self._refused(fitted, request, key, response, reported, answer.get("usage"))
         return self._answered(
             fitted, request, answer, response.headers, round((loop.time() - started) * 1000)
+        )
+
+    async def embed(self, texts: Sequence[str], model: str, dimensions: int) -> list[list[float]]:
+        """
+        Embed texts in one call; gives a vector for each.
+
+        Raises:
+            EmbeddingsAway: There was no answer in time, or not this many vectors of this length.
+        """
+        request = to_json({"model": model, "input": list(texts), "dimensions": dimensions})
+        options: Any = {"headers": self._headers}
+        try:
+            async with asyncio.timeout(self.settings.timeout_s):
+                response = await self._client.post(
+                    "/embeddings", cast_to=httpx2.Response, content=request, options=options
+                )
+            data = sorted(as_mapping(response.json())["data"], key=lambda one: one["index"])
+            vectors = [list(map(float, one["embedding"])) for one in data]
+            if list(map(len, vectors)) == [dimensions] * len(texts):
+                return vectors
+            reason = "other vectors"
+        except APIStatusError as error:
+            reason = f"status {error.status_code}"
+        except (TimeoutError, UnreadableReply, APIConnectionError, ValueError, TypeError, KeyError) as error:
+            reason = type(error).__name__
+        raise EmbeddingsAway(
+            f"{self._provider!r} gave no vectors of {dimensions} numbers by the model {model!r} ({reason})"
         )
 
     def _refused(

@@ -17,11 +17,9 @@ from tarsy_scoring.errors import (
     ContentFiltered,
     JudgeRejectedRequest,
     JudgeUnavailable,
-    KeyRejected,
     PromptTooLong,
-    QuotaExhausted,
-    RateLimited,
     ScoringError,
+    WaitFor,
 )
 from tarsy_scoring.judge.ask.error_words import (
     LARGER_THAN_RATE,
@@ -145,10 +143,10 @@ class ErrorReply:
                 )
             case "quota":
                 advice = f"{said}: the quota is used up; pay or raise it at the provider"
-                return _opens("quota", account), QuotaExhausted(advice, QUOTA_DUE_S)
+                return _opens("quota", account), WaitFor(advice, QUOTA_DUE_S, "quota")
             case "key":
                 advice = f"{said}: the key is rejected; check the key of the provider"
-                return _opens("key", account), KeyRejected(advice, KEY_DUE_S)
+                return _opens("key", account), WaitFor(advice, KEY_DUE_S, "key")
             case "filtered":
                 return account, ContentFiltered(
                     f"{said}: its filter refuses the prompt; another provider may not"
@@ -158,7 +156,7 @@ class ErrorReply:
                     account = _failed(account)
                 due_s = min(max(self.wait_s or 0, SHORTEST_RATE_LIMIT_DUE_S), LONGEST_RATE_LIMIT_DUE_S)
                 account["blocked_s"] = min(self.wait_s or 1.0, LONGEST_RATE_LIMIT_DUE_S)
-                limited = RateLimited(f"{said}: the provider asks us to wait", due_s)
+                limited = WaitFor(f"{said}: the provider asks us to wait", due_s, "rate_limit")
                 return account, TransientError(limited, self.wait_s)
             case "unavailable":
                 failure = JudgeUnavailable(f"{said} and no chat completion")

@@ -7,7 +7,8 @@ The `openai` client reads every body whole, error bodies included, so the bound 
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import httpx2
 
@@ -41,37 +42,60 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
     An unreadable success raises `UnreadableReply`. An unreadable error keeps the status, which decides the
     reaction, and the body as far as it was read. A cancellation closes the connection.
+
+    A request takes the connection that was used last. A pool would look at each of its connections for each request:
+    with 200 of them that took 0.9 of 2.7 ms of CPU per call.
+
+    Args:
+        connect: Opens a transport with one connection, when all others are in use.
     """
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, most_bytes: int) -> None:
-        self._inner = inner
+    def __init__(self, connect: Callable[[], httpx2.AsyncBaseTransport], most_bytes: int) -> None:
+        self._connect = connect
+        self._opened: list[httpx2.AsyncBaseTransport] = []
+        self._idle: list[httpx2.AsyncBaseTransport] = []
         self._most_bytes = most_bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request; the body is read later, by the client."""
         request.headers["Accept-Encoding"] = "identity"
-        response = await self._inner.handle_async_request(request)
+        connection = self._idle.pop() if self._idle else self._open()
+        try:
+            response = await connection.handle_async_request(request)
+        except BaseException:
+            self._idle.append(connection)
+            raise
         most_bytes = self._most_bytes
         fault = f"sent more than {most_bytes} bytes; if its replies are so long, raise max_reply_tokens"
         if response.headers.pop("Content-Encoding", "identity") != "identity":
             most_bytes = 0
             fault = "compressed its reply, although Accept-Encoding asks it not to: switch compression off"
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _BoundedBody(response.stream, most_bytes, fault if response.is_success else None)
+        fault_if_read = fault if response.is_success else None
+        give_back = partial(self._idle.append, connection)
+        response.stream = _BoundedBody(response.stream, most_bytes, fault_if_read, give_back)
         return response
+
+    def _open(self) -> httpx2.AsyncBaseTransport:
+        self._opened.append(self._connect())
+        return self._opened[-1]
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._inner.aclose()
+        for connection in self._opened:
+            await connection.aclose()
 
 
 class _BoundedBody(httpx2.AsyncByteStream):
     """Ends after `most_bytes`: with an error where there is a fault to report, else silently."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, most_bytes: int, fault: str | None) -> None:
+    def __init__(
+        self, inner: httpx2.AsyncByteStream, most_bytes: int, fault: str | None, done: Callable[[], None]
+    ) -> None:
         self._inner = inner
         self._left = most_bytes
         self._fault = fault
+        self._done = done
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for piece in self._inner:
@@ -83,22 +107,29 @@ class _BoundedBody(httpx2.AsyncByteStream):
             yield piece
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        """Close the body; its connection serves the next request. Safe to call twice."""
+        try:
+            await self._inner.aclose()
+        finally:
+            done, self._done = self._done, _nothing
+            done()
 
 
-def open_transport(provider: str, settings: ProviderSettings, connections: int) -> httpx2.AsyncHTTPTransport:
+def _nothing() -> None: ...
+
+
+def connector(provider: str, settings: ProviderSettings) -> Callable[[], httpx2.AsyncHTTPTransport]:
     """
-    Open the connection pool to one provider; it connects at the first request.
+    What opens transports with one connection to one provider; each connects at its first request.
 
     Raises:
         ConfigurationError: Proxy or CA file cannot be used.
     """
-    return httpx2.AsyncHTTPTransport(
+    return partial(
+        httpx2.AsyncHTTPTransport,
         verify=_tls(provider, settings),
         proxy=_proxy(provider, settings),
-        limits=httpx2.Limits(
-            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_S
-        ),
+        limits=httpx2.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_S),
         socket_options=KEEP_ALIVE,
     )
 

@@ -7,21 +7,16 @@ or nothing, never a guess.
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
 
 from tarsy_scoring.config.packaged import packaged_yaml
+from tarsy_scoring.judge.read.quotation import EMPTY, Line, plain, read_lines, unframed, without_block_marks
 from tarsy_scoring.judge.verdict import MissingTool
-from tarsy_scoring.timeline.text import without_invisible
 
 # --- the total -----------------------------------------------------------------------------------------
 
-_FENCE = re.compile(r"(?:`{3,}|~{3,})(?:[ \t]*[A-Za-z]+)?")
 _LONGEST_SCORE_LINE = 200  # with all decoration; longer lines are prose
 
-_BLOCK_MARK = re.compile(
-    r"(?:#{1,6}|[>*+•-])\s+"
-)  # a heading, a quote or a list item; the space distinguishes `- 3` from `-3`
 _DECORATION = re.compile(r"</?(?:b|strong|i|em|u|code|mark)>|[*_`|\"'“”()\[\]]", re.IGNORECASE)
 _UNDERSCORED_DECORATION = re.compile(
     _DECORATION.pattern.replace("_", ""), re.IGNORECASE
@@ -29,29 +24,44 @@ _UNDERSCORED_DECORATION = re.compile(
 _MATH = re.compile(r"\$\$?([^$]+)\$\$?(?![0-9])|\\[()\[\]]")  # `$85 of $100` is money
 _BOXED = re.compile(r"\\(?:boxed|text|textbf|mathbf)\{([^{}]*)\}")
 # Without the two emoji for numbers, `100` and `10`.
-_EMOJI = (
-    "[\U0001f300-\U0001f4ae\U0001f4b0-\U0001f51e\U0001f520-\U0001faff\u2600-\u26ff\u2705\u2714\u2728\u2b50]"
+_AT_ENDS = (
+    r"\s\U0001f300-\U0001f4ae\U0001f4b0-\U0001f51e\U0001f520-\U0001faff\u2600-\u26ff\u2705\u2714\u2728\u2b50"
 )
-_EMOJI_AT_ENDS = re.compile(rf"^(?:\s|{_EMOJI})+|(?:\s|{_EMOJI})+$")
+_BETWEEN_ENDS = re.compile(rf"[{_AT_ENDS}]*+(.*[^{_AT_ENDS}])", re.DOTALL)
 _LABEL_WORDS = (
     r"(?:the|my|this|final|overall|total|grand|combined|quality|investigation|methodology"
     r"|score|points|sum|rating|result|grade|verdict|answer|for\s+(?:the|this)\s+investigation|is)"
 )
 _OTHER = {kind: "|".join(words) for kind, words in packaged_yaml(__package__, "other_words.yaml").items()}
+_LABEL = rf"{_LABEL_WORDS}(?:\s+{_LABEL_WORDS}){{0,6}}\b"
+_OTHER_LABEL = rf"(?:{_OTHER['totals']})(?:\s+(?:{_OTHER['totals']})){{0,3}}"
 _POINTS = rf"(?:{_OTHER['points']})"
 _OF_HUNDRED = r"(?:[/⁄∕／]|out\s+of|of|von|sur|de|su|van|av|из|z)\s*100"
 _SCORE_LINE = re.compile(
-    rf"(?P<label>{_LABEL_WORDS}(?:\s+{_LABEL_WORDS}){{0,6}}\b(?:\s*{_OF_HUNDRED}\s*[:=：]|\s*[:=：—]?)\s*"
-    rf"|(?P<other>(?:{_OTHER['totals']})(?:\s+(?:{_OTHER['totals']})){{0,3}})\s*[:=：]\s*)?"
+    rf"(?P<label>{_LABEL}(?:\s*{_OF_HUNDRED}\s*[:=：]|\s*[:=：—]?)\s*"
+    rf"|(?P<other>{_OTHER_LABEL})\s*[:=：]\s*)?"
     r"\+?(?P<total>0|[1-9][0-9]{0,2})"
     rf"(?:\s*(?:[%％٪]|per\s?cent)|(?:\s*{_POINTS})?(?:\s*{_OF_HUNDRED})?(?:\s*{_POINTS})?)"
     r"\s*[.!。]?",
     re.IGNORECASE,
 )
 _NAMES_A_TOTAL = re.compile(r"final|overall|total|score|sum|rating|result|grade", re.IGNORECASE)
-_OTHER_DIGIT = re.compile(r"(?![0-9])\d")
+# What a line says behind the label of a total: `Score: 12 (weak)`, `The total is 12, no more`.
+_NAMED = re.compile(
+    rf"(?:(?P<label>{_LABEL})(?:\s*{_OF_HUNDRED}|\s+[0-9]+\s*[-–]\s*[0-9]+)?|{_OTHER_LABEL})"
+    rf"\s*(?:(?P<mark>[:=：—–]|[-=]?>|→)|(?<=\bis)\s)\s*(?P<said>\S.*)",
+    re.IGNORECASE,
+)
+_NAMES_A_SCORE = re.compile(r"total|score|rating|grade", re.IGNORECASE)
+_ADDED_UP = re.compile(r"^[0-9][0-9\s+./−–-]*=\s*")  # `15 + 17 + 35 = 67`
+_BEGINS_NUMBER = re.compile(r"\W?[0-9]")
+_OF_CATEGORY = re.compile(r"[0-9.]+\s*[/⁄∕／](?!\s*100\b)\s*[0-9]")
+_OUT_OF_HUNDRED = re.compile(
+    r"(?<![0-9.,])([0-9]+(?:[.,][0-9]+)?)\s*(?:[/⁄∕／]|out\s+of)\s*100\b", re.IGNORECASE
+)
 
 
+@functools.lru_cache(maxsize=1)  # `analysis_of` asks again for the same reply
 def extract_total(reply: str) -> int | None:
     """
     The total on the last non-empty line, 0-100, or None.
@@ -62,153 +72,71 @@ def extract_total(reply: str) -> int | None:
     are ignored. Anything else on the line makes it no score, above all a second number (`80 or 90`, `20/25`,
     `Score 1: 67`) and spellings that may not mean a whole number: `067`, `100.0`, `1e2`, `~67`, `>67`.
 
-    A number that the judge quotes is no score: neither one that ends a code block, a block quote or a
-    sentence in quotation marks with other content, nor one that contradicts another total in the reply.
+    A number that the judge quotes is no score, and neither is one in a list or a table below other lines, nor
+    one that any line contradicts, quoted or not: the judge may have written its own total in any form.
     """
-    lines = reply.splitlines()
-    _drop_from_end(lines, fences=len(lines))
-    if not lines or (total := _total_of_line(_visible(lines[-1]))) is None:
+    lines = _lines_of(reply) or [EMPTY]
+    may_quote = any(line.text for line in lines[:-1])
+    total = _total_of_line(lines[-1].text)
+    if total is None or (may_quote and (lines[-1].is_quoted or lines[-1].is_item)):
         return None
-    quotations = _quotations(lines)
-    if quotations[-1] is not None and not _is_frame(lines, quotations, len(lines) - 1):
-        return None
-    return total if _own_totals(lines, quotations) <= {total} else None
+    written = {stripped for line in reply.splitlines() if (stripped := line.strip())}
+    return None if any(_contradicts(plain(line), total) for line in written) else total
 
 
 def analysis_of(reply: str) -> str:
-    """The answer without score line and the code fence around it; the whole answer where there is no
-    total.
-    """
+    """The answer without the line of the total; the whole answer where there is no total."""
     if extract_total(reply) is None:
         return reply.strip()
-    lines = reply.splitlines()
-    fences_below = _drop_from_end(lines, fences=len(lines))
-    lines.pop()
-    _drop_from_end(lines, fences=min(fences_below, 1))
-    return "\n".join(lines).strip()
+    return "\n".join(unframed(reply).split("\n")[: len(_lines_of(reply)) - 1]).strip()
 
 
-def _drop_from_end(lines: list[str], *, fences: int) -> int:
-    """Drop trailing empty lines and up to `fences` lines with only a code fence; returns how many such
-    fences.
-    """
-    dropped = 0
-    while lines and (not (last := _visible(lines[-1])) or (dropped < fences and _FENCE.fullmatch(last))):
-        dropped += bool(last)
-        lines.pop()
-    return dropped
-
-
-def _visible(line: str) -> str:
-    return _plain(line).strip()
-
-
-def _plain(text: str) -> str:
-    """The text without invisible characters, and with ASCII digits."""
-    text = without_invisible(text)
-    return text if text.isascii() else _OTHER_DIGIT.sub(lambda digit: str(int(digit[0])), text)
+@functools.lru_cache(maxsize=1)  # total, breakdown and outcome are read from one reply after the other
+def _lines_of(reply: str) -> list[Line]:
+    return read_lines(unframed(reply))
 
 
 def _total_of_line(line: str) -> int | None:
-    found = _score_of_line(line)
+    return _total_in(_undecorated(line)) if len(line) <= _LONGEST_SCORE_LINE else None
+
+
+def _total_in(undecorated: str) -> int | None:
+    found = _SCORE_LINE.fullmatch(undecorated)
     if found is None or (found["label"] and not (found["other"] or _NAMES_A_TOTAL.search(found["label"]))):
         return None
     total = int(found["total"])
     return total if total <= 100 else None
 
 
-def _score_of_line(line: str) -> re.Match[str] | None:
-    if len(line) > _LONGEST_SCORE_LINE:
-        return None
-    line = _BOXED.sub(r" \1 ", _MATH.sub(r" \1 ", _without_block_marks(line)))
+def _undecorated(line: str) -> str:
+    line = without_block_marks(line)
+    if "$" in line or "\\" in line:
+        line = _BOXED.sub(r" \1 ", _MATH.sub(r" \1 ", line))
     # A space, not nothing, replaces each mark: `6*7` must not become 67.
-    return _SCORE_LINE.fullmatch(_EMOJI_AT_ENDS.sub("", _DECORATION.sub(" ", line)))
+    between = _BETWEEN_ENDS.match(_DECORATION.sub(" ", line))
+    return between[1] if between else ""
 
 
-def _own_totals(lines: Sequence[str], quotations: Sequence[int | None]) -> set[int]:
-    """Totals outside quotations, and those at the end of quotations that are frames."""
-    own = [number for number, start in enumerate(quotations) if start is None]
-    ends = {s: n for n, s in enumerate(quotations) if s is not None and _QUOTED.match(_visible(lines[n]))}
-    frames = (n for n in islice(ends.values(), _MOST_QUOTATIONS) if _is_frame(lines, quotations, n))
-    may_hold = (lines[number] for number in (*own, *frames) if _MAY_BE_TOTAL.match(lines[number]))
-    totals = (_total_of_line(_visible(line).lstrip("> ")) for line in may_hold)
-    return {total for total in totals if total is not None}
-
-
-_QUOTED = re.compile(r"(?![>\s]*(?:`{3}|~{3}))[>\s]*[^>\s]")  # a line of a quotation with more than its marks
-_MOST_QUOTATIONS = 50  # each reads the reply once more
-_MAY_BE_TOTAL = re.compile(r"\D{0,100}\d{1,3}(?!\d)")  # spares most lines the search
-
-
-def _without_block_marks(line: str) -> str:
-    while mark := _BLOCK_MARK.match(line):
-        line = line[mark.end() :]
-    return line
-
-
-_DOUBLE_MARKS = ('"', "“", "”", "„", "«", "»")
-_OPENING_FENCE = re.compile(r"(`{3,}|~{3,})[^`]*")
-_FRACTION = re.compile(r"[0-9]\s*(?:[/⁄∕／|]|out\s+of)\s*[0-9]")
-_LABEL_ALONE = re.compile(
-    rf"(?:{_LABEL_WORDS}|score\s+breakdown|breakdown)(?:\s+{_LABEL_WORDS}){{0,6}}\s*[:=：]?", re.IGNORECASE
-)
-
-
-def _quotations(lines: Sequence[str]) -> list[int | None]:
-    """By line: where the code block, block quote or quotation marks around the line begin, or None."""
-    found: list[int | None] = []
-    start, mark = None, ""
-    for number, line in enumerate(map(_visible, lines)):
-        if start is not None and mark != ">":
-            found.append(start)
-            if line.startswith(mark) and not line.strip(mark[0]):
-                start = None
-        elif line.startswith(">"):
-            start, mark = (number, ">") if start is None else (start, mark)
-            found.append(start)
-        elif fence := _OPENING_FENCE.fullmatch(line):
-            start, mark = number, fence[1]
-            found.append(start)
-        else:
-            start = None
-            found.append(number if _is_in_quotation_marks(line) else None)
-    return found
-
-
-def _is_in_quotation_marks(line: str) -> bool:
-    """Whether the line begins with a quotation mark, or a quotation of several lines begins or ends in it."""
-    return (
-        line.lstrip("*_`# ").startswith((*_DOUBLE_MARKS, "'")) or sum(map(line.count, _DOUBLE_MARKS)) % 2 == 1
-    )
-
-
-def _is_frame(lines: Sequence[str], quotations: Sequence[int | None], end: int) -> bool:
+def _contradicts(line: str, total: int) -> bool:
     """
-    Whether the judge put the quotation around the line `end` as a frame for the total there.
+    Whether a line gives another total, or other points out of 100.
 
-    It is one around the whole answer, around the total with outcome or breakdown that stand nowhere else, and
-    around the total alone directly below them.
+    What a line says behind a label of the score must begin with this total, because `Score: twelve` and
+    `Score: 12.5` may be what the judge means. Prose after other labels (`The result is that ...`) names none.
     """
-    start = quotations[end] or 0
-    before = [number for number in range(start) if _visible(lines[number])]
-    if not before and end == len(lines) - 1:
+    is_short, line = len(line) <= _LONGEST_SCORE_LINE, _undecorated(line)
+    if is_short and (stated := _total_in(line)) is not None:
+        return stated != total
+    points = set(_OUT_OF_HUNDRED.findall(line)) if "100" in line else set()
+    if points - {str(total)}:
         return True
-    beside = [_visible(line).strip("> ") for line in lines[start:end] if _QUOTED.match(_visible(line))]
-    if beside:
-        own = (line for line, quotation in zip(lines, quotations, strict=True) if quotation is None)
-        return any(map(_is_form, beside)) and not any(map(_is_form, own))
-    return not before or (quotations[before[-1]] is None and _is_form(lines[before[-1]]))
-
-
-def _is_form(line: str) -> bool:
-    """
-    Whether the judge writes such a line above a total: an outcome, points for a category, a label.
-    """
-    visible = _visible(line)
-    if len(visible) > _LONGEST_SCORE_LINE:
+    if (named := _NAMED.match(line)) is None:
         return False
-    plain = _UNDERSCORED_DECORATION.sub(" ", _without_block_marks(visible)).strip()
-    return bool(_OUTCOME_LINE.fullmatch(plain) or _FRACTION.search(plain) or _LABEL_ALONE.fullmatch(plain))
+    said = _ADDED_UP.sub("", named["said"])
+    is_score = not points and named["mark"] and _NAMES_A_SCORE.search(named["label"] or "")
+    if _OF_CATEGORY.match(said) or not (is_score or _BEGINS_NUMBER.match(said)):
+        return False
+    return re.match(rf"{total}(?![.,]?[0-9])(?!\s*[-–]\s*[0-9])", said) is None
 
 
 # --- the outcome ---------------------------------------------------------------------------------------
@@ -221,27 +149,28 @@ _OUTCOME_LINE = re.compile(
 
 def extract_outcome(reply: str, outcomes: Iterable[str]) -> str | None:
     """
-    The outcome on the last line that states one (`Outcome: partial`, decorated or not), or None.
+    The outcome that the judge states on a line (`Outcome: partial`, decorated or not), or None.
 
     The totals' range may follow, copied from the prompt (`Outcome: correct (60-100)`). A line with another
-    word or with several outcomes (`Outcome: correct or partial`) states none. Quoted lines count only where
-    no other line states one.
+    word or with several outcomes (`Outcome: correct or partial`) states none. Lines that the judge quotes do
+    not count, and lines that differ state none.
 
     Args:
         outcomes: Ids that may be stated, in lower case.
     """
     known = set(outcomes)
-    lines = reply.splitlines() if known else []
-    own_last = sorted(zip(_quotations(lines), lines, strict=True), key=lambda one: one[0] is None)  # stable
-    for _, line in reversed(own_last):
-        visible = _visible(line)
-        if len(visible) > _LONGEST_SCORE_LINE:
-            continue
-        plain = _UNDERSCORED_DECORATION.sub(" ", _without_block_marks(visible)).strip()
-        found = _OUTCOME_LINE.fullmatch(plain)
-        if found and found["outcome"].lower() in known:
-            return found["outcome"].lower()
-    return None
+    lines = _lines_of(reply) if known else []
+    stated = {
+        outcome for line in lines if not line.is_quoted and (outcome := _outcome_of(line.text)) in known
+    }
+    return stated.pop() if len(stated) == 1 else None
+
+
+def _outcome_of(line: str) -> str | None:
+    if len(line) > _LONGEST_SCORE_LINE:
+        return None
+    found = _OUTCOME_LINE.fullmatch(_UNDERSCORED_DECORATION.sub(" ", without_block_marks(line)).strip())
+    return found["outcome"].lower() if found else None
 
 
 # --- the breakdown -------------------------------------------------------------------------------------
@@ -256,9 +185,9 @@ def extract_breakdown(reply: str, categories: Mapping[str, int]) -> dict[str, fl
     """
     Points per category, as the answer states them (`Logical Flow: 15/25`, decorated or not).
 
-    A category's last statement counts, because remarks come before the breakdown. The denominator must
-    be the category's (in a table it may have a column), and the points must not exceed it. Points
-    that are struck out, estimated or changed (`20/25 -> 15/25`) are not stated.
+    A category's last statement counts, because remarks come before the breakdown; what the judge quotes does
+    not count. The denominator must be the category's (in a table it may have a column), and the points must
+    not exceed it. Points that are struck out, estimated or changed (`20/25 -> 15/25`) are not stated.
 
     Args:
         categories: Highest points by category id.
@@ -267,9 +196,9 @@ def extract_breakdown(reply: str, categories: Mapping[str, int]) -> dict[str, fl
         All categories, or None where one is not stated, because a part cannot be summed.
     """
     breakdown: dict[str, float] = {}
-    with_fractions = "\n".join(
-        _LINE_WITH_A_FRACTION.findall(_plain(reply))
-    )  # a statement fits one line, and most lines contain no fraction
+    own = (line.text for line in _lines_of(reply) if not line.is_quoted)
+    # A statement fits one line, and most lines contain no fraction.
+    with_fractions = "\n".join(filter(_FRACTION.search, own))
     for category_id, max_points in categories.items():
         stated = [
             float(m["points"]) for m in _statements_of(category_id, max_points).finditer(with_fractions)
@@ -283,7 +212,7 @@ def extract_breakdown(reply: str, categories: Mapping[str, int]) -> dict[str, fl
 _BLANK = r"[^\S\n]"
 _MARKS_BETWEEN = rf"(?:{_BLANK}|[*_`$]){{0,6}}"
 _OUT_OF = rf"{_MARKS_BETWEEN}(?:(?:points|pts){_BLANK}{{0,2}})?(?:[/⁄∕／|]|(?:out{_BLANK})?of\b)"
-_LINE_WITH_A_FRACTION = re.compile(rf"^.*?[0-9]{_OUT_OF}.*$", re.MULTILINE | re.IGNORECASE)
+_FRACTION = re.compile(rf"[0-9]{_OUT_OF}", re.IGNORECASE)
 
 
 @functools.cache
@@ -326,7 +255,7 @@ def extract_missing_tools(text: str) -> list[MissingTool]:
     if _says_none_missing(text):
         return []
     tools = []
-    for head, body in _numbered_items(_plain(text)):
+    for head, body in _numbered_items(plain(text)):
         named = _name_and_reason(head)
         if named is not None and not _says_none_missing(head):
             name, reason = named
@@ -340,9 +269,7 @@ def _says_none_missing(text: str) -> bool:
 
 
 def _numbered_items(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Head and following lines of each item. A number indented deeper or not next in sequence begins no
-    item.
-    """
+    """Head and following lines of each item. A number that is indented deeper or not the next begins none."""
     head, body, last, indent = "", list[str](), 0, 0
     for line in map(str.rstrip, text.splitlines()):
         item = _ITEM.match(line)

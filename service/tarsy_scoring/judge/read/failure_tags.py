@@ -37,7 +37,7 @@ def find_failure_tags(analysis: str, vocabulary: Iterable[str]) -> list[str]:
     term = re.compile(rf"(?<![\w!¬])(?<!\w[-.])(?:{names})(?!\w)(?![-.]\w)")
     asserted = set[str]()
     for sentence in _sentences(analysis):
-        found = list(term.finditer(sentence))
+        found = list(term.finditer(sentence)) if any(map(sentence.__contains__, terms)) else []
         named = {each[0] for each in found}
         if sentence.endswith("?") or (len(terms) >= _QUOTATION_TERMS and len(named) == len(terms)):
             continue
@@ -46,11 +46,12 @@ def find_failure_tags(analysis: str, vocabulary: Iterable[str]) -> list[str]:
 
 
 _PLAIN = str.maketrans("’‘“”", "''\"\"") | {ord("—"): " - ", ord("–"): " - "}
-_DECORATION = re.compile(r"</?[a-z]{1,10}>|[*`\"{}#>]|(?<!\w)[_']+|[_']+(?!\w)")
+# The lookahead for the first character rejects most positions at once, here and below.
+_DECORATION = re.compile(r"(?=[<*`\"{}#>_'])(?:</?[a-z]{1,10}>|[*`\"{}#>]|(?<!\w)[_']+|[_']+(?!\w))")
 _BLOCK = re.compile(r"\n[ \t]*(?=\n|[-*+•|#>☐✗]|[0-9]{1,3}[.)]\s)")
 _ITEM = re.compile(r"\s*(?:[-*+•☐✗]|[0-9]{1,3}[.)])\s")
 _UNCHECKED = re.compile(r"\s*(?:[-*+•] )?(?:\[ \]|[☐✗])")
-_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)[)']*\s+|;\s*")
+_SENTENCE_END = re.compile(r"(?=[)'\s;])(?:(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)[)']*\s+|;\s*)")
 
 
 def _sentences(analysis: str) -> Iterator[str]:

@@ -185,7 +185,6 @@ def _is_quotation(token: re.Match[str]) -> bool:
 
 # --- evidence ------------------------------------------------------------------------------------
 
-_HEADING = re.compile(r"^\[(E[0-9]+)\] (.*)$", re.MULTILINE)  # text of the session cannot imitate it
 _USED_AS_WORD = re.compile(rf"(?<![\w.-])E{_NUMBER}(?![\w)\]-])")
 
 
@@ -238,21 +237,15 @@ class _Shown:
     def _entry(self, entry: str) -> str:
         """An entry's normalised text; empty where there is no such entry."""
         if entry not in self._entries:
-            text = self._evidence.entry_text(entry)
             # Analyses also quote an entry's heading: `Tool call kubectl.get`.
-            self._entries[entry] = (
-                "" if text is None else _normalised(f"{self._headings.get(entry, '')}\n{text}")
-            )
+            shown = self._evidence.entry(entry) or ""
+            self._entries[entry] = _normalised(shown.removeprefix(f"[{entry}] "))
         return self._entries[entry]
 
     def _words_of(self, entry: str) -> frozenset[str]:
         if entry not in self._words_by_entry:
             self._words_by_entry[entry] = _words(self._entry(entry))
         return self._words_by_entry[entry]
-
-    @cached_property
-    def _headings(self) -> dict[str, str]:
-        return dict(_HEADING.findall(f"{self._evidence.alert}\n{self._evidence.conversation}"))
 
     @cached_property
     def _everything(self) -> Sequence[str]:
@@ -267,7 +260,9 @@ class _Shown:
 
 _SAME = str.maketrans('"‘’‚‛“”„‟«»‹›‐‑‒–—−', "'" * 13 + "-" * 6)
 _ESCAPE, _ESCAPED_SPACE = re.compile(r"\\(?=['\\/])"), re.compile(r"\\[nrt]")
-_DECORATION = re.compile(r"[*`]++(?!\w)|(?<![\w*`])[*`]++|(?<!\w)_++|(?<!_)_++(?!\w)|(?<!\w)'|'(?!\w)")
+_DECORATION = re.compile(
+    r"(?=[*`_'])(?:[*`]++(?!\w)|(?<![\w*`])[*`]++|(?<!\w)_++|(?<!_)_++(?!\w)|(?<!\w)'|'(?!\w))"
+)
 _BLOCK_MARKS = "-+•|>#"
 _ELLIPSIS = re.compile(r"[\[(]?\.{3,}[\])]?")
 _AT_ENDS = " .,;:!?()[]{}"
@@ -281,11 +276,10 @@ _REST_OF_WORD = re.compile(r"\w*+")
 
 def _normalised(text: str) -> str:
     """Text without differences in white space, case, quotation marks, dashes and Markdown."""
-    if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
-    text = _ESCAPED_SPACE.sub(" ", _ESCAPE.sub("", text.translate(_SAME)))
+    text = text.replace('"', "'") if text.isascii() else unicodedata.normalize("NFKC", text).translate(_SAME)
+    text = _ESCAPED_SPACE.sub(" ", _ESCAPE.sub("", text))
     text = _DECORATION.sub("", text).casefold()
-    return " ".join(word for word in text.split() if word.strip(_BLOCK_MARKS))
+    return " ".join([word for word in text.split() if word.strip(_BLOCK_MARKS)])
 
 
 def _pieces(quotation: str) -> list[str]:

@@ -4,6 +4,7 @@ import re
 from itertools import islice
 
 from tarsy_scoring.config.packaged import packaged_yaml
+from tarsy_scoring.judge.read.quotation import Line, read_lines
 
 _FORMS = [
     [re.compile(end, re.IGNORECASE) for end in ends] for ends in packaged_yaml(__package__, "reasoning.yaml")
@@ -12,6 +13,7 @@ _OPENING, _CLOSING = _FORMS[0]
 _WRAPPED = re.compile(r"<(answer|output|response|final_answer)>(.*)</\1>", re.IGNORECASE | re.DOTALL)
 _ENDS_OF_TURN = re.compile(r"<\|(?:return|end|im_end)\|>")
 _QUOTES = set("\"'`“”‘’«»")
+_MARKS = " \t-*+•|.)0123456789"  # before an item of a list or a cell of a table
 _MOST_BLOCKS = _MOST_TAGS = 20  # each searches the rest of the reply
 
 
@@ -45,10 +47,13 @@ def _behind_block(text: str) -> str | None:
 
 
 def _behind_lone_tag(text: str) -> str:
+    lines: list[Line] = []
     for closing in islice(_CLOSING.finditer(text), _MOST_TAGS):
+        lines = lines or read_lines(text)
         start, end = closing.span()
-        line = text[text.rfind("\n", 0, start) + 1 : start]
-        is_quoted = line.lstrip().startswith(">") or text.count("\n```", 0, start) % 2
+        before = text[text.rfind("\n", 0, start) + 1 : start]
+        is_item = before and not before.strip(_MARKS)
+        is_quoted = is_item or lines[text.count("\n", 0, start)].is_quoted
         if not is_quoted and not {text[start - 1 : start], text[end : end + 1]} & _QUOTES:
             return text if _OPENING.search(text, 0, start) else text[end:]
     return text

@@ -47,7 +47,7 @@ class RubricStrategy(Strategy):
         never used.
 
         Raises:
-            InvalidStructuredAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
+            Unscorable: There is no score.
             RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
         """
         answer, turn = await json_reply.say_json(conversation, kind, _model_of(definition), _scores_of)

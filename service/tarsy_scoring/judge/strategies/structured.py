@@ -38,7 +38,7 @@ class Structured(Strategy):
         numbers.
 
         Raises:
-            InvalidStructuredAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
+            Unscorable: There is no score.
             RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
         """
         model = _model_of(definition)

@@ -4,7 +4,7 @@ The strategy `two_turn`: a free-text evaluation whose last line is the total, th
 
 from collections.abc import Mapping
 
-from tarsy_scoring.errors import NoScoreInAnswer
+from tarsy_scoring.errors import Unscorable
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.definition import Bands, Definition
 from tarsy_scoring.judge.read.extraction import (
@@ -51,7 +51,7 @@ class TwoTurn(Strategy):
         Once there is a total, what fails for good costs a flag and not the score.
 
         Raises:
-            NoScoreInAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
+            Unscorable: There is no score.
             RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
         """
         verdict = await _obtain_total(conversation, definition, kind)
@@ -146,7 +146,7 @@ async def _obtain_total(conversation: Conversation, definition: Definition, kind
     fails for good costs the outcome and not the score.
 
     Raises:
-        NoScoreInAnswer: No reply contains a total.
+        Unscorable: No reply contains a total.
         RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
     """
     first = await conversation.say(kind)
@@ -163,9 +163,11 @@ async def _obtain_total(conversation: Conversation, definition: Definition, kind
             break
         _take(verdict, turn, definition)
     if verdict.total_score == _NO_TOTAL:
-        raise NoScoreInAnswer(
+        raise Unscorable(
             f"{verdict.total_turn.judge} gave no total on the last line, "
-            f"after {conversation.max_reminders} reminders; raise max_reminders or use a model that keeps to the form"
+            f"after {conversation.max_reminders} reminders; "
+            "raise max_reminders or use a model that keeps to the form",
+            "no_score_in_answer",
         )
     return verdict
 

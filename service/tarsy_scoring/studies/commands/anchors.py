@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tarsy_scoring.commands.rescore import estimate_document, show_estimate
+from tarsy_scoring.commands.rescore import ask_to_spend, estimate_document, show_estimate
 from tarsy_scoring.commands.shared import (
     asker,
     audited,
     counted,
     json_option,
+    may_spend,
     print_json,
     run_on_parts,
     sessions_argument,
+    spend_option,
 )
 from tarsy_scoring.queue.selection import CostEstimate, estimate_of
 from tarsy_scoring.studies import anchors as anchor_sessions
@@ -48,13 +50,11 @@ def anchors() -> None:
 @anchors.command("add")
 @sessions_argument(required=False)
 @click.option(
-    "--sample",
-    type=click.IntRange(1, 1000),
-    metavar="N",
-    help="Draw N sessions of the last 90 days at random.",
+    "--sample", type=click.IntRange(1, 1000), metavar="N", help="Draw N sessions of the last 90 days."
 )
 @click.option("--chain", metavar="NAME", help="With --sample: only sessions of this chain.")
 @click.option("--note", metavar="TEXT", help=f"Stored with the anchors; at most {MAX_NOTE:,} characters.")
+@spend_option
 @json_option
 def add(sessions: list[str], sample: int | None, chain: str | None, note: str | None, as_json: bool) -> None:
     """
@@ -80,6 +80,7 @@ def add(sessions: list[str], sample: int | None, chain: str | None, note: str | 
         chosen = (
             sessions if sample is None else await anchor_sessions.draw(parts.database, sample, chain=chain)
         )
+        await ask_to_spend(parts.database, chosen)
         await audited(parts.database, "anchor_add", sessions=len(chosen))
         return chosen, await anchor_sessions.add(parts.database, chosen, by=asker(), note=note)
 
@@ -127,10 +128,10 @@ def list_anchors(as_json: bool) -> None:
 
 
 @anchors.command("run")
-@click.option("--yes", is_flag=True, help="Request the judgements; without it, only the cost is shown.")
+@spend_option
 @timeout_option
 @json_option
-def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
+def run_anchors(timeout_s: float, as_json: bool) -> None:
     """
     Request the judgements of anchors that today's judge lacks.
 
@@ -144,9 +145,8 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
         found = await anchor_sessions.standing(parts.database, parts.inbox.policy)
         wanted = [a for a in found.anchors if a.state in WANTED]
         estimate = await estimate_of(parts.database, {a.session_id: a.chain_id for a in wanted})
-        if not as_json:
-            _print_plan(found.anchors, estimate)
-        if not yes or not wanted:
+        _print_plan(found.anchors, estimate, err=as_json)
+        if not wanted or not may_spend(previews=True):
             return found.anchors, estimate, []
         await audited(parts.database, "order", command="anchors run", judgements=len(wanted))
         scores = await anchor_sessions.ask(parts.inbox, wanted, found.judges, by=asker())
@@ -169,20 +169,18 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
         )
     elif made:
         _print_made(made, outstanding)
-    elif estimate.sessions and not yes:
+    elif estimate.sessions:
         click.echo("nothing was requested; add --yes to request it")
     sys.exit(status_of(made))
 
 
-def _print_plan(found: Sequence[Anchor], estimate: CostEstimate) -> None:
+def _print_plan(found: Sequence[Anchor], estimate: CostEstimate, *, err: bool) -> None:
     counts = Counter(a.state for a in found)
     states = ", ".join(f"{n} {STATES[state]}" for state, n in counts.items())
-    click.echo(
-        f"{counted(len(found), 'anchor')}"
-        + (f": {states}" if states else "; add some with `tarsy-scoring anchors add`")
-    )
+    states = f": {states}" if states else "; add some with `tarsy-scoring anchors add`"
+    click.echo(counted(len(found), "anchor") + states, err=err)
     if estimate.sessions:
-        show_estimate(estimate)
+        show_estimate(estimate, err=err)
 
 
 def _print_made(made: Sequence[OrderedJudgement], outstanding: int) -> None:

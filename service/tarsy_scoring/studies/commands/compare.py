@@ -37,7 +37,7 @@ from tarsy_scoring.studies.commands.texts import print_study
 from tarsy_scoring.studies.comparison import CONFIDENCE, ScoredSession, compare_versions
 from tarsy_scoring.studies.estimates import paired_change
 from tarsy_scoring.studies.spread import spread
-from tarsy_scoring.studies.stored_scores import scores_by_label, session_labels
+from tarsy_scoring.studies.stored_scores import scores_by_label
 
 if TYPE_CHECKING:
     from tarsy_scoring.wiring import Parts
@@ -50,18 +50,13 @@ MAIN_METRICS = ("total_score", "pass_share", "error_rate", "help_invocations")
 @sessions_argument(required=False)
 @click.option("--label", metavar="NAME", help="Compare the sessions of two values of this label.")
 @click.option(
-    "--values", nargs=2, metavar="A B", help="With --label: these two values; a difference is B minus A."
+    "--values", nargs=2, metavar="A B", help="With --label: these values; a difference is B minus A."
 )
 @click.option("--chain", metavar="NAME", help="With --label: only sessions of this chain.")
 @click.option(
-    "--since",
-    type=time_option,
-    metavar="TIME",
-    help="With --label: only sessions that ended since (RFC 3339, or a date).",
+    "--since", type=time_option, metavar="TIME", help="With --label: only sessions that ended since."
 )
-@click.option(
-    "--criteria", nargs=2, metavar="A B", help="Judge the sessions under both; a difference is B minus A."
-)
+@click.option("--criteria", nargs=2, metavar="A B", help="Judge under both; a difference is B minus A.")
 @run_options
 @json_option
 def compare(
@@ -128,20 +123,14 @@ async def _read_label(
     Read every scored session with the label, earliest first.
 
     Raises:
-        ScoringError: There is none; the message lists the labels in use.
+        ScoringError: There is none.
         DatabaseAway: See `Database.once`.
     """
     if found := await scores_by_label(parts.database, label, chain, since):
         return found
-    carried = await session_labels(parts.database)
-    labels = (
-        ", ".join(f"{name} ({counted(n, 'session')})" for name, n in carried.items()) or "no session has one"
-    )
     among = f" of chain {chain!r}" if chain else ""
     among += f" that ended since {since:%Y-%m-%d %H:%M}" if since else ""
-    raise ScoringError(
-        f"nothing to compare: no scored session{among} has the label {label!r}; labels: {labels}"
-    )
+    raise ScoringError(f"nothing to compare: no scored session{among} has the label {label!r}")
 
 
 def choose_values(
@@ -151,25 +140,16 @@ def choose_values(
     Choose the two values to compare: the requested ones, else the only two, as they appear.
 
     Raises:
-        click.BadParameter: A requested value has no session.
-        click.UsageError: There are more than two values, and none is requested.
+        click.BadParameter: A requested value has no session, or there are more than two, and none is requested.
         ScoringError: There is only one value.
     """
     counts = Counter(s.value for s in sessions)  # keeps the order in which they appear
     known = ", ".join(f"{value!r} ({counted(n, 'scored session')})" for value, n in counts.items())
-    if wanted is not None:
-        if unknown := [value for value in wanted if value not in counts]:
-            raise click.BadParameter(
-                f"no scored session has {label}={unknown[0]}; values: {known}", param_hint="--values"
-            )
-        return wanted
     if len(counts) == 1:
-        raise ScoringError(
-            f"nothing to compare: all scored sessions with the label {label!r} have one value, {known}"
-        )
-    if len(counts) > 2:
-        raise click.UsageError(f"choose two of the values of {label!r} with --values A B: {known}")
-    first, second = counts
+        raise ScoringError(f"nothing to compare: all scored sessions with the label {label!r} have {known}")
+    first, second, *others = wanted or counts
+    if others or not {first, second} <= counts.keys():
+        raise click.BadParameter(f"choose two of the values of {label!r}: {known}", param_hint="--values")
     return first, second
 
 
@@ -187,9 +167,7 @@ def _compare_criteria(
     if not sessions:
         raise click.UsageError("name the sessions: --criteria A B SESSION...")
     if criteria[0] == criteria[1]:
-        raise click.UsageError(
-            "two criteria make a comparison; for repeated judgements under one see `consistency`"
-        )
+        raise click.UsageError("name two different criteria; `consistency` repeats judgements under one")
     registry = load_criteria(settings.config.criteria_dirs)
     for name in criteria:
         require_criteria(registry, name)

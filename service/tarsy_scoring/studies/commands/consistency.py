@@ -33,9 +33,7 @@ from tarsy_scoring.studies.spread import flip_rate, spread
 
 @click.command()
 @click.argument("session", type=session_id)
-@click.option(
-    "-n", "count", type=click.IntRange(2, 100), default=5, show_default=True, help="How many judgements."
-)
+@click.option("-n", "count", type=click.IntRange(2, 100), default=5, show_default=True, help="Judgements.")
 @click.option("--criteria", metavar="NAME", help="Judge under these criteria instead of the chain's.")
 @run_options
 @json_option

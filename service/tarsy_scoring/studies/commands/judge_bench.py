@@ -15,17 +15,20 @@ from tarsy_scoring.commands.shared import (
     FAILED,
     counted,
     json_option,
+    may_spend,
     print_json,
     progress_bar,
     require_criteria,
+    require_known,
     run,
     settings_of_environment,
+    spend_option,
     usd,
 )
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import ConfigurationError, SessionNotFound, Unscorable
+from tarsy_scoring.errors import ConfigurationError, NothingToJudge, SessionNotFound, Unscorable
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
-from tarsy_scoring.studies.bench import Job, LiveJudges, Planned, Recordings, judge_all, plan
+from tarsy_scoring.studies.bench import Job, Planned, Recordings, judge_all, live_judges, plan
 from tarsy_scoring.studies.commands.texts import print_study
 from tarsy_scoring.studies.judge_bench import (
     BenchSample,
@@ -35,11 +38,13 @@ from tarsy_scoring.studies.judge_bench import (
     misranked,
     read_known_outcomes,
 )
+from tarsy_scoring.timeline.evidence import require_events
 from tarsy_scoring.timeline.files import BrokenSessionFile, SessionFiles
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.sources import open_timeline_source
 
 _LISTS = ("--criteria", "--providers")
+_EMPTY = NothingToJudge.error_kind
 _MOST_NAMED = 3  # sessions that an error message names
 
 
@@ -67,7 +72,7 @@ class Bench:
     Sessions and the judges that judge them.
 
     Args:
-        left_out: How many labels are not judged, by outcome.
+        left_out: How many labels are not judged, by outcome, or because there is nothing to judge.
         unreadable: Why a session cannot be judged, by session id.
     """
 
@@ -82,26 +87,10 @@ class Bench:
 @click.command(cls=_ListsOfNames)
 @click.argument("labels_file", metavar="LABELS.csv", type=click.Path(path_type=Path))
 @click.option(
-    "--criteria",
-    "criteria_names",
-    multiple=True,
-    required=True,
-    metavar="NAME...",
-    help="Criteria to judge by.",
+    "--criteria", "criteria_names", multiple=True, required=True, metavar="NAME...", help="To judge by."
 )
-@click.option(
-    "--providers",
-    multiple=True,
-    metavar="NAME...",
-    help="Providers to ask; default: the first one of `defaults`.",
-)
-@click.option(
-    "--samples",
-    type=click.IntRange(1, 100),
-    default=1,
-    show_default=True,
-    help="Judgements per session and judge.",
-)
+@click.option("--providers", multiple=True, metavar="NAME...", help="Default: the first one of `defaults`.")
+@click.option("--samples", type=click.IntRange(1, 100), default=1, help="Judgements per session and judge.")
 @click.option(
     "--sessions",
     "sessions_dir",
@@ -115,7 +104,7 @@ class Bench:
     metavar="DIR",
     help="Folder of recorded judgements; default: tarsy-scoring/judge-bench in the user's cache folder.",
 )
-@click.option("--yes", is_flag=True, help="Make the calls without asking.")
+@spend_option
 @json_option
 def judge_bench(
     labels_file: Path,
@@ -124,7 +113,6 @@ def judge_bench(
     samples: int,
     sessions_dir: Path | None,
     cache: Path | None,
-    yes: bool,
     as_json: bool,
 ) -> None:
     """
@@ -144,13 +132,13 @@ def judge_bench(
     never asked for twice. Exit status 1: a session has no score.
     """
     settings = settings_of_environment()
-    if not providers:
-        providers = settings.config.defaults.providers[:1]
-    _require_names(settings, criteria_names, providers)
+    providers = providers or settings.config.defaults.providers[:1]
+    for name in providers:
+        require_known("provider", name, settings.config.providers, "--providers")
     registry = load_criteria(settings.config.criteria_dirs)
     for name in criteria_names:
         require_criteria(registry, name)
-    criteria = [registry.of_chain(settings.config.defaults, name) for name in criteria_names]
+    criteria = [registry.of_chain(settings.config.defaults, name) for name in dict.fromkeys(criteria_names)]
     known = read_known_outcomes(labels_file)
     source = (
         SessionFiles(sessions_dir, max_session_bytes=settings.max_session_bytes) if sessions_dir else None
@@ -161,12 +149,15 @@ def judge_bench(
         opened = source or open_timeline_source(settings)
         try:
             bench = await read_bench(
-                opened.fetch_timeline, known, list(itertools.product(criteria, providers)), samples
+                opened.fetch_timeline,
+                known,
+                list(itertools.product(criteria, dict.fromkeys(providers))),
+                samples,
             )
         finally:
             await opened.close()
         planned = plan_all(settings, bench, recordings)
-        _ask_first(planned, yes=yes)
+        _ask_first(planned)
         return bench, planned, await _judge_planned(settings, planned, recordings)
 
     bench, planned, judged = run(work())
@@ -181,25 +172,10 @@ def judge_bench(
 async def _judge_planned(
     settings: Settings, planned: Sequence[Planned], recordings: Recordings
 ) -> list[BenchSample]:
-    live, done = LiveJudges(settings), itertools.count(1)
-    try:
+    done = itertools.count(1)
+    async with live_judges(settings, planned) as ask_of:
         with progress_bar("judging", len(planned)) as show:
-            return await judge_all(settings, planned, recordings, live.ask_of, lambda: show(next(done)))
-    finally:
-        await live.close()
-
-
-def _require_names(settings: Settings, criteria: Sequence[str], providers: Sequence[str]) -> None:
-    """Refuse repeated names and unknown providers. Raises: click.BadParameter."""
-    for option, names in zip(_LISTS, (criteria, providers), strict=True):
-        if repeated := [name for name, times in Counter(names).items() if times > 1]:
-            raise click.BadParameter(f"{repeated[0]!r} is named twice; name it once", param_hint=option)
-    for name in providers:
-        if name not in settings.config.providers:
-            known = ", ".join(sorted(settings.config.providers))
-            raise click.BadParameter(
-                f"no provider is called {name!r} (known: {known})", param_hint="--providers"
-            )
+            return await judge_all(settings, planned, recordings, ask_of, lambda: show(next(done)))
 
 
 def _default_cache() -> Path:
@@ -225,13 +201,12 @@ async def read_bench(
     """
     chosen = [k for k in known if k.outcome in ("right", "wrong")]
     if not chosen:
-        raise ConfigurationError(
-            f"there is nothing to judge: of {counted(len(known), 'label')} none is `correct` or `wrong`"
-        )
+        raise ConfigurationError(f"of {counted(len(known), 'label')} none is `correct` or `wrong`")
     timelines, unreadable, missing = dict[str, Timeline](), dict[str, str](), list[str]()
     for one in chosen:
         try:
-            timelines[one.session_id] = await fetch(one.session_id)
+            require_events(timeline := await fetch(one.session_id))
+            timelines[one.session_id] = timeline
         except SessionNotFound:
             missing.append(one.session_id)
         except (Unscorable, BrokenSessionFile) as error:
@@ -241,14 +216,15 @@ async def read_bench(
             f"the source does not have {len(missing)} of {counted(len(chosen), 'labelled session')} "
             f"({', '.join(missing[:_MOST_NAMED])}): name the folder that has them with --sessions, or remove their lines"
         )
-    return Bench(
-        chosen,
-        {name: sum(k.outcome == name for k in known) for name in ("partial", "unknown")},
-        timelines,
-        unreadable,
-        judges,
-        samples,
-    )
+    judged, outcomes = _without_empty(chosen, unreadable), Counter(k.outcome for k in known)
+    left_out = {name: outcomes[name] for name in ("partial", "unknown")}
+    left_out[_EMPTY] = len(chosen) - len(judged)
+    return Bench(judged, left_out, timelines, unreadable, judges, samples)
+
+
+def _without_empty(chosen: Sequence[KnownOutcome], unreadable: Mapping[str, str]) -> list[KnownOutcome]:
+    """The sessions without those that have nothing to judge."""
+    return [k for k in chosen if not unreadable.get(k.session_id, "").startswith(_EMPTY)]
 
 
 def plan_all(settings: Settings, bench: Bench, recordings: Recordings) -> list[Planned]:
@@ -273,14 +249,8 @@ def plan_all(settings: Settings, bench: Bench, recordings: Recordings) -> list[P
     return planned
 
 
-def _ask_first(planned: Sequence[Planned], *, yes: bool) -> None:
-    """
-    Show the calls and their cost on stderr, and ask whether to make them.
-
-    Raises:
-        click.Abort: The answer is no.
-        click.UsageError: There is no terminal to ask at, and no `--yes`.
-    """
+def _ask_first(planned: Sequence[Planned]) -> None:
+    """Show the calls and their cost on stderr, and ask whether to make them. Raises: See `may_spend`."""
     to_ask = [p for p in planned if p.calls]
     recorded = sum(p.is_recorded for p in planned)
     calls = sum(p.calls for p in to_ask)
@@ -288,24 +258,14 @@ def _ask_first(planned: Sequence[Planned], *, yes: bool) -> None:
     if not to_ask:
         return
     cost = _cost_of(to_ask)
-    click.echo(
-        f"{counted(calls, 'call')} with full answers {cost}; reminders and repairs not counted", err=True
-    )
-    if yes:
-        return
-    if not _is_terminal():
-        raise click.UsageError("nothing was asked: there is no terminal to confirm these calls at; add --yes")
-    click.confirm("Make these calls?", abort=True, err=True)
+    click.echo(f"{counted(calls, 'call')} with full answers {cost}, without reminders and repairs", err=True)
+    may_spend()
 
 
 def _cost_of(planned: Sequence[Planned]) -> str:
     costs = [p.cost_usd for p in planned if p.cost_usd is not None]
     is_known = len(costs) == len(planned)
     return f"up to {usd(sum(costs))}" if is_known else "at an unknown cost (no prices are configured)"
-
-
-def _is_terminal() -> bool:
-    return sys.stdin.isatty()
 
 
 # --- the document --------------------------------------------------------------------------------------

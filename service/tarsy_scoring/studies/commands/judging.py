@@ -17,6 +17,8 @@ from uuid import UUID
 import click
 from pydantic import BaseModel
 
+from tarsy_scoring.commands import shared
+from tarsy_scoring.commands.rescore import ask_to_spend
 from tarsy_scoring.commands.shared import FAILED, FiniteRange, asker, audited, progress_bar, usd
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
@@ -129,14 +131,15 @@ def run_options(command: Any) -> Any:
     add_run = click.option(
         "--run", "run_id", type=click.UUID, metavar="ID", help="Show an earlier run of the command."
     )
-    return timeout_option(add_run(command))
+    return timeout_option(add_run(shared.spend_option(command)))
 
 
 async def follow(
     settings: Settings, run_id: UUID, arguments: Sequence[str], orders: Sequence[Order], timeout_s: float
 ) -> dict[Order, OrderedJudgement]:
     """
-    Order a run's judgements and follow them until all have ended or `timeout_s` is over.
+    Order a run's judgements, if the user agrees to the cost, and follow them until all have ended or
+    `timeout_s` is over.
 
     Prints on stderr which judgements are outstanding and how to see them later. However it ends, workers
     continue with the ordered judgements.
@@ -146,10 +149,14 @@ async def follow(
 
     Raises:
         DatabaseAway: The database was away at the start or at the end.
+        click.Abort, click.UsageError: Nothing was ordered, see `may_spend`.
         ScoringError: A session was erased since the run began.
     """
     again = shlex.join(["tarsy-scoring", *arguments, "--run", str(run_id)])
     async with open_migrated_parts(settings) as parts:
+        if len(await parts.inbox.requests_of_event(str(run_id), len(orders))) < len(orders):
+            sessions = {order.session_id for order in orders}
+            await ask_to_spend(parts.database, sessions, len(orders) // len(sessions))
         try:
             await audited(parts.database, "order", run_id=str(run_id), judgements=len(orders))
             ordered = await parts.inbox.order(run_id, orders, requested_by=asker())

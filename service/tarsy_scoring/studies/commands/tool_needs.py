@@ -7,14 +7,17 @@ import click
 from rich.console import Console
 
 from tarsy_scoring.analytics.daily import Selection
+from tarsy_scoring.commands.report import chain_option, since_option
 from tarsy_scoring.commands.shared import (
     FAILED,
     FiniteRange,
     json_option,
+    may_spend,
     print_json,
     run_on_parts,
     settings_of_environment,
-    time_option,
+    spend_option,
+    usd,
 )
 from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.studies.tool_needs import ChainNeeds, read_needs
@@ -22,10 +25,8 @@ from tarsy_scoring.wiring import Parts
 
 
 @click.command()
-@click.option(
-    "--since", type=time_option, metavar="TIME", help="Only scores completed since (RFC 3339, or a date)."
-)
-@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
+@since_option
+@chain_option
 @click.option(
     "--max-usd",
     type=FiniteRange(0, min_open=True),
@@ -40,6 +41,7 @@ from tarsy_scoring.wiring import Parts
     show_default=True,
     help="Of each chain read at most this many scores, those that lost most points first.",
 )
+@spend_option
 @json_option
 def tool_needs(
     since: datetime | None, chain: str | None, max_usd: float, max_scores: int, as_json: bool
@@ -55,6 +57,8 @@ def tool_needs(
     from tarsy_scoring.missing_tools.report import render_markdown
 
     settings = settings_of_environment()
+    click.echo(f"one question for each chain, together at most {usd(max_usd)}", err=True)
+    may_spend()
 
     async def work(parts: Parts) -> list[ChainNeeds]:
         clients = create_clients(settings)

@@ -36,7 +36,7 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 class _Piece(NamedTuple):
-    """A stretch that folding changed: offsets in the text and in the folded text."""
+    """A stretch that folding changed, such as a word: offsets in the text and in the folded text."""
 
     start: int
     end: int
@@ -45,9 +45,10 @@ class _Piece(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """A folded text, and what folding changed, in order."""
+    """A folded text, the text itself, and what folding changed, in order."""
 
     text: bytes
+    data: bytes
     pieces: list[_Piece]
 
     def source(self, start: int, end: int) -> tuple[int, int]:
@@ -57,25 +58,37 @@ class Folded(NamedTuple):
     def _origin(self, place: int, *, is_end: bool) -> int:
         following = bisect_right(self.pieces, place, key=lambda piece: piece.folded_end)
         if following < len(self.pieces) and self.pieces[following].folded_start <= place:
-            return self.pieces[following].end if is_end else self.pieces[following].start
+            return self._place(self.pieces[following], place, is_end=is_end)
         moved = self.pieces[following - 1].end - self.pieces[following - 1].folded_end if following else 0
         return place + moved + is_end
+
+    def _place(self, piece: _Piece, place: int, *, is_end: bool) -> int:
+        # Characters are placed only here: a text has millions, and few are in a match.
+        unit, start = self.data[piece.start : piece.end], piece.start
+        for character in [unit] if unit[0] < 0x80 else map(str.encode, unit.decode("utf-8", "replace")):
+            end = min(piece.end, start + len(character))
+            place -= len(_fold_unit(character))
+            if place < piece.folded_start:
+                break
+            start = end
+        return end if is_end else start
 
 
 def fold(data: bytes) -> Folded:
     """Decode escapes, drop accents and write lookalikes as ASCII letters, in linear time."""
     if data.isascii() and _ANY_ESCAPE.search(data) is None:
-        return Folded(data, [])
+        return Folded(data, data, [])
     parts: list[bytes] = []
     pieces: list[_Piece] = []
     position = size = 0
     for unit in _UNIT.finditer(data):
-        for start, end, folded in _folded_characters(unit[0], *unit.span()):
-            parts += (data[position:start], folded)
-            size += start - position + len(folded)
-            pieces.append(_Piece(start, end, size - len(folded), size))
-            position = end
-    return Folded(b"".join((*parts, data[position:])), pieces)
+        start, end = unit.span()
+        folded = _fold_unit(unit[0])
+        parts += (data[position:start], folded)
+        size += start - position + len(folded)
+        pieces.append(_Piece(start, end, size - len(folded), size))
+        position = end
+    return Folded(b"".join((*parts, data[position:])), data, pieces)
 
 
 def fold_text(text: str) -> str:
@@ -83,18 +96,13 @@ def fold_text(text: str) -> str:
     return _NOT_ASCII.sub(lambda found: found[0].translate(_FOLDED), text)
 
 
-def _folded_characters(unit: bytes, start: int, end: int) -> list[tuple[int, int, bytes]]:
+def _fold_unit(unit: bytes) -> bytes:
     if unit[0] < 0x80:
-        return [(start, end, _fold_escape(unit))]
-    pieces = []
-    for character in unit.decode("utf-8", "replace"):
-        stop = min(end, start + len(character.encode()))
-        pieces.append((start, stop, _FOLDED[ord(character)].encode()))
-        start = stop
-    return pieces
+        return _fold_escape(unit)
+    return unit.decode("utf-8", "replace").translate(_FOLDED).encode()
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=256)  # escapes may be as long as their text
 def _fold_escape(unit: bytes) -> bytes:
     text = unit.decode()
     if text[0] == "<":

@@ -6,24 +6,24 @@ judged a second time. Patterns are searched in a folded copy of the text (`foldi
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-
-import re2
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence, Set
+from itertools import accumulate
 
 from tarsy_scoring.timeline.clean.folding import fold, fold_text
 from tarsy_scoring.timeline.clean.patterns import compile_bytes, read_rules
+from tarsy_scoring.timeline.clean.values import Span, join
 
 FENCE_REMOVED = "[fence removed]"
 """Replaces an imitated delimiter; see `sanitizer`."""
 
 INSTRUCTION_REMOVED = "[instruction removed]"
 
-INJECTION_PATTERN = f"(?i:{'|'.join(map(fold_text, read_rules('injections.yaml', 'near')))})"
-"""Matches every folded text in which `find_injections` finds a span, and many others."""
+NEAR_PATTERN = f"(?i:{'|'.join(map(fold_text, read_rules('injections.yaml', 'near')))})"
+"""Matches wherever a folded text has words that a judge would use; statements are searched nowhere else."""
 
-_NEAR = compile_bytes(INJECTION_PATTERN, capture=False)
-_NEAR_BYTES = 250
+_NEAR, _NEAR_BYTES = compile_bytes(NEAR_PATTERN, capture=False), 250
 _OTHERS = compile_bytes(f"(?i){read_rules('injections.yaml', 'others')}")
 _ABOUT = {
     name: compile_bytes(f"(?i){'|'.join(map(fold_text, patterns))}", capture=False)
@@ -44,74 +44,77 @@ _ANY_IN_CHUNK = [
     compile_bytes("|".join(f"(?:{pattern.pattern})" for *_, pattern in chunk), capture=False)
     for chunk in _CHUNKS
 ]
-_MOST_SPANS = 10_000  # a text with more of them counts as one from the first span on
+_MOST_SPANS = 5_000  # behind them, all text around words that a judge would use counts as one span
 _LINE_END_BEFORE, _LINE_END_AFTER = re.compile(rb"\n|\\{1,8}n"), re.compile(rb"(?:\n|\\{1,8}n)\Z")
 _MARKER = INSTRUCTION_REMOVED.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A suspicious stretch of text; offsets count UTF-8 bytes."""
-
-    start: int
-    end: int
-    pattern: str
-
-
-def may_steer(data: bytes) -> bool:
-    """Whether a folded text has words with which a text could address the judge."""
-    return _NEAR.search(fold(data).text) is not None
-
-
 def find_injections(data: bytes) -> list[Span]:
+    """The spans that `find_in_texts` finds in one text, which may have any form."""
+    return find_in_texts([data], {0}, {0}).get(0, [])
+
+
+def find_in_texts(texts: Sequence[bytes], disguised: Set[int], suspicious: Set[int]) -> dict[int, list[Span]]:
     """
-    Find the spans in a UTF-8 text that try to steer the judge: ordered, without overlap, in linear time.
+    Find the spans in UTF-8 texts that try to steer the judge: by text, ordered, without overlap.
+
+    A statement may begin in one text and end in the next one.
 
     Args:
-        data: Text that `sanitizer.clean` returned; in other text a zero-width space could hide a word.
+        texts: What `sanitizer.clean` returned, in the order in which the judge reads it; in other text a
+            zero-width space could hide a word.
+        disguised: The numbers of the texts that folding may change.
+        suspicious: The numbers of the texts which `NEAR_PATTERN` may match, at least in part.
     """
-    folded = fold(data)
-    # A pattern must not match across a marker.
-    text = _OTHERS.sub(_blank, folded.text.replace(_MARKER, b"\1" * len(_MARKER)))
-    spans: list[Span] = []
-    for start, end in _near(text):
+    folded = {number: fold(texts[number]) for number in disguised}
+    plain = [folded[n].text if n in folded else text for n, text in enumerate(texts)]
+    starts = [0, *accumulate(len(text) + 1 for text in plain)]
+    found: dict[int, list[Span]] = defaultdict(list)
+    for begin, stop, name in _statements(b"\n".join(plain), starts, suspicious):
+        for number in range(bisect_right(starts, begin) - 1, bisect_right(starts, stop - 1)):
+            start, end = max(0, begin - starts[number]), min(len(plain[number]), stop - starts[number])
+            if start < end:
+                source = folded[number].source(start, end) if number in folded else (start, end)
+                found[number].append(Span(*source, name))
+    return {number: join(spans) for number, spans in found.items()}
+
+
+def _statements(text: bytes, starts: Sequence[int], suspicious: Set[int]) -> list[tuple[int, int, str]]:
+    """Start, end and name of each statement in folded texts, which start there; they may overlap."""
+    found: list[tuple[int, int, str]] = []
+    around = join(Span(starts[n] - _NEAR_BYTES, starts[n + 1] + _NEAR_BYTES, "") for n in suspicious)
+    stretches = [stretch for span in around for stretch in _near(text, span)]
+    if stretches:  # a pattern must not match across a marker
+        text = _OTHERS.sub(lambda found: b"\2" * len(found[0]), text.replace(_MARKER, b"\1" * len(_MARKER)))
+    for start, end in stretches:
+        if len(found) > _MOST_SPANS:
+            found.append((start, end, found[-1][2]))
+            continue
         for anything, chunk in zip(_ANY_IN_CHUNK, _CHUNKS, strict=True):
             for name, about, pattern in chunk if anything.search(text, start, end) else ():
                 position = start
-                while (found := pattern.search(text, position, end)) is not None:
-                    begin, stop = _without_line_ends(text, *found.span())
+                while (match := pattern.search(text, position, end)) is not None:
+                    begin, stop = _without_line_ends(text, *match.span())
                     position = stop  # not the end of the match: the line end may begin the next one
-                    if about and not _is_about(about, text, begin, stop):
+                    if about and not _is_about(about, text, begin, stop, starts):
                         continue
-                    spans.append(Span(*folded.source(begin, stop), name))
-                    if len(spans) > _MOST_SPANS:
-                        return [Span(min(span.start for span in spans), len(data), name)]
-    return _joined(spans)
+                    found.append((begin, stop, name))
+    return found
 
 
-def _near(text: bytes) -> Iterator[tuple[int, int]]:
-    """Yields the stretches around words that a judge would use."""
-    start = end = -1
-    position = 0
-    while (word := _NEAR.search(text, position)) is not None:
-        if word.start() - _NEAR_BYTES > end:
-            if end >= 0:
-                yield start, end
-            start = max(0, word.start() - _NEAR_BYTES)
-        end = word.end() + _NEAR_BYTES
+def _near(text: bytes, searched: Span) -> Iterator[tuple[int, int]]:
+    """Yields the stretches around words that a judge would use; they overlap where there are many."""
+    position = searched.start
+    while (word := _NEAR.search(text, position, searched.end)) is not None:
+        yield max(0, word.start() - _NEAR_BYTES), min(len(text), word.end() + _NEAR_BYTES)
         position = word.end() + _NEAR_BYTES // 2  # a word until there is near enough
-    if end >= 0:
-        yield start, min(end, len(text))
 
 
-def _is_about(about: str, text: bytes, start: int, end: int) -> bool:
-    """Whether a statement, or the text around it, names the judge or this judgement, as `injections.yaml` asks."""
-    around = text[max(0, start - _ABOUT_BYTES) : end + _ABOUT_BYTES]
+def _is_about(about: str, text: bytes, start: int, end: int, starts: Sequence[int]) -> bool:
+    """Whether a statement, or what stands beside it in its texts, has what `injections.yaml` asks for."""
+    first, behind = starts[bisect_right(starts, start) - 1], starts[bisect_left(starts, end)] - 1
+    around = text[max(first, start - _ABOUT_BYTES) : min(behind, end + _ABOUT_BYTES)]
     return _ABOUT[about].search(around) is not None
-
-
-def _blank(found: "re2._Match") -> bytes:
-    return b"\2" * len(found[0])
 
 
 def _without_line_ends(text: bytes, start: int, end: int) -> tuple[int, int]:
@@ -119,17 +122,6 @@ def _without_line_ends(text: bytes, start: int, end: int) -> tuple[int, int]:
         start = before.end()
     after = _LINE_END_AFTER.search(text, start, end)
     return start, after.start() if after else end
-
-
-def _joined(spans: list[Span]) -> list[Span]:
-    """Join overlapping spans; the first one names the result."""
-    joined: list[Span] = []
-    for span in sorted(spans, key=lambda span: span.start):  # stable
-        if joined and span.start < joined[-1].end:
-            joined[-1] = replace(joined[-1], end=max(joined[-1].end, span.end))
-        elif span.end > span.start:
-            joined.append(span)
-    return joined
 
 
 def mask_injections(data: bytes, spans: list[Span]) -> bytes:
@@ -157,7 +149,7 @@ def _sentence(data: bytes, floor: int, span: Span) -> tuple[int, int]:
     ends = [m.end() for m in _SENTENCE_END.finditer(data, earliest, span.start)]
     start = ends[-1] if ends else (earliest if earliest == floor else span.start)
     latest = min(len(data), span.end + _SENTENCE_BYTES)
-    for following in (_LINE_END, _SENTENCE_END) if span.pattern in _INTRODUCING else (_SENTENCE_END,):
+    for following in (_LINE_END, _SENTENCE_END) if span.kind in _INTRODUCING else (_SENTENCE_END,):
         if end := following.search(data, span.end, latest):
             return start, end.start()
         if latest == len(data):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tarsy_scoring.timeline.clean.harmless import Candidate, is_harmless
 from tarsy_scoring.timeline.clean.patterns import compile_bytes
-from tarsy_scoring.timeline.clean.values import Checks, Secret, Value, quoted
+from tarsy_scoring.timeline.clean.values import Checks, Span, Value, quoted
 
 MANIFEST_PATTERN = (
     r"""(?:\b|\\[nt])kind\\*["']?[ \t]*:[ \t]*\\*["']?Secret(?:List)?\\*["']?\s*(?:[,}\n]|\\+n|\\+r|\z)"""
@@ -17,7 +17,7 @@ _MEMBER = re.compile(rb"""\s*,?\s*\\*"[\w./-]+\\*"\s*:\s*(\\*")""")
 _LINE = re.compile(rb"""[ \t]*\\*["']?[\w./-]+\\*["']?:[ \t]*(?:[|>][-+0-9]*[ \t]*\Z)?(.*)""", re.DOTALL)
 
 
-def find_manifests(data: bytes, checks: Checks) -> Iterator[Secret]:
+def find_manifests(data: bytes, checks: Checks) -> Iterator[Span]:
     """Yields the values under `data` and `stringData` beside a Secret: JSON or YAML, however often it is escaped."""
     if _MANIFEST.search(data) is None:
         return
@@ -29,7 +29,7 @@ def find_manifests(data: bytes, checks: Checks) -> Iterator[Secret]:
         for value in _members(data, field.end()) if field[1] else _lines(data, field.start(), field.end()):
             end = value[1]
             if not is_harmless(Candidate(data, value), ("hidden",)):
-                yield Secret(*value, "secret")
+                yield Span(*value, "secret")
 
 
 def _members(data: bytes, position: int) -> Iterator[Value]:

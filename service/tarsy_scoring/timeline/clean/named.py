@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tarsy_scoring.timeline.clean.harmless import Candidate, is_harmless
 from tarsy_scoring.timeline.clean.patterns import compile_bytes, read_rules
 from tarsy_scoring.timeline.clean.shapes import encodes_words
-from tarsy_scoring.timeline.clean.values import READERS, Checks, Secret, Value
+from tarsy_scoring.timeline.clean.values import READERS, Checks, Span, Value
 
 
 class _Link(NamedTuple):
@@ -81,7 +81,7 @@ def _join(data: bytes, start: int, name_end: int) -> tuple[_Link, int] | None:
     return None
 
 
-def find_named(data: bytes, checks: Checks) -> Iterator[Secret]:
+def find_named(data: bytes, checks: Checks) -> Iterator[Span]:
     """The values behind names of secrets, in order."""
     position = 0
     while (match := _ANY.search(data, position)) is not None:
@@ -98,7 +98,7 @@ def find_named(data: bytes, checks: Checks) -> Iterator[Secret]:
             continue
         reasons = link.unless if link.alone and "vague" not in level.unless else (*level.unless, *link.unless)
         if not is_harmless(Candidate(data, value), reasons):
-            yield Secret(*value, level.kind)
+            yield Span(*value, level.kind)
             position = value[1]
 
 
@@ -118,7 +118,7 @@ _ODD = re.compile(rb"[A-Za-z][0-9!@#$%^&*~+]|[0-9!@#$%^&*~+][A-Za-z]|[A-Za-z0-9]
 _BREAK = re.compile(rb"\n|\\n")
 
 
-def find_nearby(data: bytes, checks: Checks) -> Iterator[Secret]:
+def find_nearby(data: bytes, checks: Checks) -> Iterator[Span]:
     """
     The values behind announcing words, in order; none behind the last check, where the names are masked.
 
@@ -139,7 +139,7 @@ def find_nearby(data: bytes, checks: Checks) -> Iterator[Secret]:
                 return
             checks.left -= 1
             if not is_harmless(Candidate(data, value), _REASONS) and not encodes_words(data[slice(*value)]):
-                yield Secret(*value, "secret")
+                yield Span(*value, "secret")
 
 
 def _reach(data: bytes, position: int) -> int:

@@ -5,7 +5,6 @@ They cost tokens and tell a judge nothing. PEM and JWT stay: the rules of secret
 """
 
 import re
-from itertools import repeat
 
 from tarsy_scoring.timeline.clean.harmless import is_mixed
 from tarsy_scoring.timeline.clean.patterns import compile_bytes
@@ -32,9 +31,14 @@ _KINDS = {
 }
 
 
+def replace_in_texts(texts: list[bytes]) -> list[bytes]:
+    """The texts after `replace_pictures`, of which few hold one: one look at all of them comes first."""
+    return [*map(replace_pictures, texts)] if _may_hold(b"\n".join(texts)) else texts
+
+
 def replace_pictures(data: bytes) -> bytes:
     """Replace each data URL and run of base64 from 1 KB on, in linear time; the same object if there is none."""
-    if len(data) < _LEAST_BYTES or not any(map(_may_hold, range(0, len(data) - _PROBE, _STEP), repeat(data))):
+    if len(data) < _LEAST_BYTES or not _may_hold(data):
         return data
     pieces: list[bytes] = []
     position = 0
@@ -48,10 +52,10 @@ def replace_pictures(data: bytes) -> bytes:
     return b"".join((*pieces, data[position:]))
 
 
-def _may_hold(at: int, data: bytes) -> bool:
-    """Whether a long run may hold the bytes from `at` on."""
-    probe = data[at : at + _PROBE]
-    return not probe.translate(None, _CHARACTERS) and len(probe.split()) <= 3 and is_mixed(probe)
+def _may_hold(data: bytes) -> bool:
+    """Whether a text, or one of texts that line ends join, may hold a long run."""
+    probes = (data[at : at + _PROBE] for at in range(0, len(data) - _PROBE, _STEP))
+    return any(not p.translate(None, _CHARACTERS) and len(p.split()) <= 3 and is_mixed(p) for p in probes)
 
 
 def _described(found: "re.Match[bytes]") -> bytes:

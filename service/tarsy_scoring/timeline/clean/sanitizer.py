@@ -8,7 +8,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -16,23 +16,18 @@ from itertools import accumulate
 import re2
 
 from tarsy_scoring.timeline.clean.folding import ESCAPED_PATTERN
-from tarsy_scoring.timeline.clean.injection import (
-    FENCE_REMOVED,
-    INJECTION_PATTERN,
-    find_injections,
-    mask_injections,
-    may_steer,
-)
+from tarsy_scoring.timeline.clean.injection import FENCE_REMOVED, NEAR_PATTERN, find_in_texts, mask_injections
 from tarsy_scoring.timeline.clean.masking import (
     ANY_SECRET,
     MARKER_PATTERN,
+    SECRET_PATTERNS,
     SHIPPED,
     Masker,
     Masking,
     defuse_markers,
 )
 from tarsy_scoring.timeline.clean.patterns import compile_bytes
-from tarsy_scoring.timeline.clean.pictures import replace_pictures
+from tarsy_scoring.timeline.clean.pictures import replace_in_texts
 from tarsy_scoring.timeline.text import INVISIBLE, encode, utf8_pattern
 
 MODEL_REMOVED = "[model]"
@@ -40,14 +35,11 @@ MODEL_REMOVED = "[model]"
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """Text in an entry that addresses the judge: the entry's id, the pattern's name and an excerpt."""
+    """Text in an entry that addresses the judge: the entry's id and the pattern's name."""
 
     entry: str
     pattern: str
-    excerpt: str
 
-
-_EXCERPT_CHARACTERS = 120
 
 # Whole terminal escape sequences, so that no tail of one stays behind. `_ESCAPE`, `_INVISIBLE` and
 # `_COMPATIBLE` use Python's engine: it replaces many small matches faster than RE2. It is linear here,
@@ -87,13 +79,14 @@ _COMPATIBLE = re.compile(_COMPATIBLE_PATTERN.encode())
 _IMITATION = compile_bytes(_IMITATION_PATTERN)
 _ENTRY_ID = compile_bytes(_ENTRY_ID_PATTERN)
 _FORMS = (_DIRT_PATTERN, MARKER_PATTERN, _IMITATION_PATTERN, _ENTRY_ID_PATTERN, ESCAPED_PATTERN)
-# Why a text may need a change in every session; the first indices are those of `ANY_SECRET`.
+# Why a text is looked at again in every session, as in `SECRET_PATTERNS`. 0 is also a form that is changed.
+# 2 is also a word that a judge would use: a search of its own takes nearly as long as one for both.
 _REASONS = [
-    *ANY_SECRET,
-    compile_bytes("|".join(f"(?:{pattern})" for pattern in _FORMS), capture=False),
-    compile_bytes(INJECTION_PATTERN, capture=False),
+    compile_bytes("|".join(f"(?:{pattern})" for pattern in (SECRET_PATTERNS[0], *_FORMS)), capture=False),
+    ANY_SECRET[1],
+    compile_bytes(f"{SECRET_PATTERNS[2]}|{NEAR_PATTERN}", capture=False),
 ]
-_FORM = len(ANY_SECRET)
+_FORM = 0
 _SEPARATOR = b"\n"
 """Joins texts that are searched together: each pattern treats it like the edge of a text, and none matches it alone."""
 
@@ -131,22 +124,23 @@ def _suspicious(texts: Sequence[bytes]) -> dict[int, set[int]]:
             for number in range(first, last + 1):
                 found[number].add(reason)
             position = starts[last + 1] - 1
-    for number, text in enumerate(texts):
-        if not text.isascii() and may_steer(text):
-            found[number] |= set()
     return found
 
 
-_NAME_BYTES = 1_000
+def _one_line(text: str) -> str:
+    return " ".join(clean(encode(text)).decode().split())
 
 
 @lru_cache(maxsize=4_096)  # names and descriptions of tools return in each session
-def _suspicious_name(name: bytes) -> dict[int, set[int]]:
-    """As `_suspicious` for one text, but empty if it stays as it is: `get_secret` may change, and does not."""
-    found = _suspicious([name])
+def _known(text: str) -> str | None:
+    """A name on one line, if it stays so in every session."""
+    # On one line before it is checked: text that is harmless on two lines may not be on one.
+    name = _one_line(text)
     alone = Sanitizer("\0")  # no clean text holds such a nonce
-    stays = all(alone._changed("", name, reasons).encode() == name for reasons in found.values())
-    return {} if stays and not alone.injections else found
+    return name if alone.text("", name) == name and not alone.injections else None
+
+
+_NAME_CHARACTERS = 1_000
 
 
 class Sanitizer:
@@ -201,36 +195,38 @@ class Sanitizer:
         Source: 1,510 of the 8,639 texts of 91 recorded sessions may need a change, so all texts are searched at
         once: for a typical session that takes 0.6 ms instead of 1.5 ms.
         """
-        encoded = [replace_pictures(encode(text)) for _, text in texts]
-        found = self._suspicious(encoded)
-        return [
-            self._changed(entry, encoded[number], found[number])
-            if number in found
-            else encoded[number].decode()
-            for number, (entry, _) in enumerate(texts)
-        ]
+        safe = replace_in_texts([encode(text) for _, text in texts])
+        found = self._suspects(safe)
+        for number in sorted(found):
+            safe[number] = self._changed(safe[number], found[number])
+        disguised = {n for n, text in enumerate(safe) if not text.isascii() or _FORM in found.get(n, ())}
+        for number, spans in find_in_texts(safe, disguised, disguised | found.keys()).items():
+            for span in spans:
+                self._found[Injection(texts[number][0], span.kind)] = None
+            if self._mask:
+                safe[number] = mask_injections(safe[number], spans)
+        return [text.decode() for text in safe]
 
     def text(self, entry: str, text: str) -> str:
         """The safe text of an entry; injections found in it are recorded under the entry's id."""
         return self.texts([(entry, text)])[0]
 
-    def _suspicious(self, texts: Sequence[bytes]) -> dict[int, set[int]]:
-        """The numbers of the texts that may need a change, each with the `_REASONS` that may match."""
-        is_name = len(texts) == 1 and len(texts[0]) <= _NAME_BYTES
-        found = dict(_suspicious_name(texts[0]) if is_name else _suspicious(texts))
-        lower = _SEPARATOR.join(
-            texts
-        ).lower()  # plain searches are faster than a pattern when there is no match
-        names = [name for name in (self._nonce, *self._names) if name in lower]
-        for number, text in enumerate(texts) if names or self._own else ():
-            if any(name in text.lower() for name in names) or (
-                self._own and self._own.search(text) is not None
-            ):
-                found.setdefault(number, set())
+    def _suspects(self, texts: Sequence[bytes]) -> dict[int, set[int]]:
+        """The numbers of the texts that may need a change, with the `_REASONS` that hold in every session."""
+        found = _suspicious(texts)
+        # An operator's shape may ask for the start of a text.
+        if self._own is not None or self._has_own(_SEPARATOR.join(texts)):
+            found |= {n: found.get(n, set()) for n, text in enumerate(texts) if self._has_own(text)}
         return found
 
-    def _changed(self, entry: str, raw: bytes, reasons: set[int]) -> str:
-        """The safe text of an entry that may need a change."""
+    def _has_own(self, data: bytes) -> bool:
+        """Whether a text may hold the nonce, a name to hide or a shape of the operator's own."""
+        lower = data.lower()  # plain searches are faster than a pattern when there is no match
+        is_named = any(name in lower for name in (self._nonce, *self._names))
+        return is_named or bool(self._own and self._own.search(data))
+
+    def _changed(self, raw: bytes, reasons: Set[int]) -> bytes:
+        """A text that may need a change, safe but for injections."""
         data = defuse_markers(clean(raw)) if _FORM in reasons else raw
         data = self._masker.mask_bytes(data, reasons if data is raw else None)
         if _FORM in reasons or data is not raw:
@@ -242,20 +238,17 @@ class Sanitizer:
             # Twice: a match consumes the character before the name, so adjacent names need a second pass.
             for _ in range(2):
                 data = self._name_pattern.sub(rb"\1" + MODEL_REMOVED.encode(), data)
-        spans = find_injections(data)
-        for span in spans:
-            excerpt = data[span.start : span.end].decode("utf-8", "ignore").strip()[:_EXCERPT_CHARACTERS]
-            self._found[Injection(entry, span.pattern, excerpt)] = None
-        return (mask_injections(data, spans) if self._mask and spans else data).decode()
+        return data
 
     def line(self, entry: str, text: str) -> str:
         """Sanitize a name and put it on one line."""
-        known = self._short.get(text)
-        if known is None:
-            # On one line before it is checked: text that is harmless on two lines may not be on one.
-            known = self.text(entry, " ".join(clean(encode(text)).decode().split()))
-            self._short[text] = known
-        return known
+        line = self._short.get(text)
+        if line is None:
+            line = _known(text) if len(text) <= _NAME_CHARACTERS else None
+            if line is None or self._has_own(encode(line)):
+                line = self.text(entry, _one_line(text))
+            self._short[text] = line
+        return line
 
 
 def _spellings(names: Iterable[str]) -> Iterable[str]:

@@ -1,7 +1,7 @@
 """
 Finds secrets that their own shape or place identifies, by the rules in `secrets.yaml` and `gitleaks.yaml`.
 
-Also finds private keys, cut or whole, and base64 whose text holds a secret.
+Also finds private keys, cut or whole, and base64, hex and percent escapes whose text holds a secret.
 """
 
 import base64
@@ -9,12 +9,13 @@ import binascii
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
 
 import re2
 
 from tarsy_scoring.timeline.clean.harmless import Candidate, is_harmless
 from tarsy_scoring.timeline.clean.patterns import BytesPattern, compile_bytes, read_rules
-from tarsy_scoring.timeline.clean.values import READERS, Checks, Secret, Value
+from tarsy_scoring.timeline.clean.values import READERS, Checks, Span, Value
 
 _RULES = "secrets.yaml"
 # The escape that may precede a token: `EDGE` in `secrets.yaml`.
@@ -52,7 +53,7 @@ class Rules:
         self._rules = [(rule, compile_bytes(rule.pattern)) for rule in rules]
         self.any = compile_bytes(self.pattern, capture=False)
 
-    def find(self, data: bytes, checks: Checks) -> Iterator[Secret]:
+    def find(self, data: bytes, checks: Checks) -> Iterator[Span]:
         """The secrets in a text, in order."""
         position = 0
         while (match := self._next(data, position)) is not None:
@@ -61,7 +62,7 @@ class Rules:
             for rule, pattern in self._rules:
                 value = self._value(rule, pattern, data, start)
                 if value and value[0] < value[1] and not is_harmless(Candidate(data, value), rule.unless):
-                    yield Secret(*value, rule.kind)
+                    yield Span(*value, rule.kind)
                     position = max(position, value[1])
                     break
 
@@ -122,25 +123,49 @@ _BODY = re.compile(
 )
 
 
-def find_keys(data: bytes, _checks: Checks) -> Iterator[Secret]:
+# A line of base64 that may stand behind a prefix, as each line of a log has one.
+_BODY_LINE = re.compile(rb"[^\n]{0,100}?(?<![A-Za-z0-9+/=])[A-Za-z0-9+/]{16,76}={0,2}[\s\"',]*")
+
+
+def find_keys(data: bytes, _checks: Checks) -> Iterator[Span]:
     """Yields private keys with their armour; from a cut key, whatever looks like key material."""
     begun: int | None = None
     body = 0  # where the text behind the last edge starts
     for edge in _EDGES.finditer(data):
         is_end = edge.lastindex == 2
         if begun is not None:
-            yield Secret(begun, edge.end() if is_end else _body_end(data, body, edge.start()), "private_key")
+            yield Span(begun, edge.end() if is_end else _body_end(data, body, edge.start()), "private_key")
+        elif is_end:
+            yield Span(_body_start(data, body, edge.start()), edge.end(), "private_key")
         begun, body = None if is_end else edge.start(), edge.end()
     if begun is not None:
-        yield Secret(begun, _body_end(data, body, len(data)), "private_key")
+        yield Span(begun, _body_end(data, body, len(data)), "private_key")
 
 
 def _body_end(data: bytes, position: int, limit: int) -> int:
     body = _BODY.match(data, position, limit)
-    return body.end() if body else position
+    position = body.end() if body else position
+    while data.startswith(b"\n", position):
+        line_end = data.find(b"\n", position + 1, limit)
+        line = data[position + 1 : line_end if line_end >= 0 else limit]
+        if not _BODY_LINE.fullmatch(line):
+            break
+        position += 1 + len(line)
+    return position
 
 
-# --- base64 --------------------------------------------------------------------------------------------
+def _body_start(data: bytes, floor: int, position: int) -> int:
+    """Where the lines of base64 above a line begin."""
+    position = line = data.rfind(b"\n", floor, position) + 1 or floor
+    while line > floor:
+        line = data.rfind(b"\n", floor, line - 1) + 1 or floor
+        if not _BODY_LINE.fullmatch(data, line, position - 1):
+            break
+        position = line
+    return position
+
+
+# --- encodings -----------------------------------------------------------------------------------------
 
 
 def _aligned(word: str) -> Iterator[str]:
@@ -151,43 +176,56 @@ def _aligned(word: str) -> Iterator[str]:
 
 
 _STARTS: str = read_rules(_RULES, "base64_starts")
-_WHOLE_TEXT = r"\A\s*[A-Za-z0-9+/]{12,400}={0,2}\s*\z"
-_WORDS = [part for word in read_rules(_RULES, "base64_words") for part in _aligned(word)]
-_ENCODED = compile_bytes("|".join([*_WORDS, _STARTS, _WHOLE_TEXT]), capture=False)
-ENCODED_LINE_PATTERN = "|".join([*_WORDS, _STARTS, r"(?:\A|\n)\s*[A-Za-z0-9+/]{12,400}={0,2}\s*(?:\n|\z)"])
-"""Matches what `_ENCODED` matches, also where the whole text is one of several lines."""
+_WORDS: list[str] = read_rules(_RULES, "encoded_words")
+_SPELT = [
+    *(spelling for word in _WORDS for spelling in _aligned(word)),
+    f"(?i:{'|'.join(word.encode().hex() for word in _WORDS)})",
+    f"(?i:{'|'.join(_WORDS)})[\\w.-]{{0,20}}%(?:3[ADad]|22)",
+]
+ENCODED_PATTERN = "|".join([*_SPELT, _STARTS, r"(?:\A|\n)\s*[A-Za-z0-9+/]{12,400}={0,2}\s*(?:\n|\z)"])
+"""Matches every run in which `find_encoded` may find a secret, and every text that is one line of base64."""
 
-_BASE64 = re.compile(
-    rb"[A-Za-z0-9+/_-]{12,}(?:(?:\r?\n|\\+n)[A-Za-z0-9+/_-]{60,}"
-    rb"|(?<=[A-Za-z0-9+/_-]{60})(?:\r?\n|\\+n)[A-Za-z0-9+/_-]+)*={0,2}"
+_ENCODED = compile_bytes(ENCODED_PATTERN, capture=False)
+_RUN = re.compile(
+    rb"""(?P<percent>(?<![\w.~+*-])[\w.~+*-]*+(?:%[0-9A-Fa-f]{2}[\w.~+*&=-]*+)++)
+    |(?<![A-Za-z0-9+/])(?:\\+x|0x)?(?P<hex>(?:[0-9A-Fa-f]{2}){12,}+(?:\r?\n(?:[0-9A-Fa-f]{2})+)*+)(?![A-Za-z0-9+/])
+    |(?P<base64>[A-Za-z0-9+/_-]{12,}(?:(?:\r?\n|\\+n)[A-Za-z0-9+/_-]{60,}
+    |(?<=[A-Za-z0-9+/_-]{60})(?:\r?\n|\\+n)[A-Za-z0-9+/_-]+)*={0,2})""",
+    re.VERBOSE,
 )
 
 
-def find_encoded(data: bytes, checks: Checks, is_secret: Callable[[bytes], bool]) -> Iterator[Secret]:
-    """Yields base64 runs that encode a secret, and a text that is one run of encoded text."""
+def find_encoded(data: bytes, checks: Checks, is_secret: Callable[[bytes], bool]) -> Iterator[Span]:
+    """Yields base64, hex and percent escapes of a secret, and a text that is one run of base64."""
     if _ENCODED.search(data) is None:
         return
-    for run in _BASE64.finditer(data):
+    for run in _RUN.finditer(data):
         if _ENCODED.search(run[0]) is None:
             continue
         start, end = run.span()
-        is_alone = not data[:start].strip() and not data[end:].strip()
+        is_alone = run["base64"] is not None and not data[:start].strip() and not data[end:].strip()
         checks.spend(start)
-        if (decoded := _decoded(run[0])) and (
-            is_secret(decoded) or (is_alone and decoded.isascii() and decoded.decode().strip().isprintable())
-        ):
-            yield Secret(start, end, "encoded")
+        if (decoded := _decoded(run)) and (is_secret(decoded) or (is_alone and _is_printable(decoded))):
+            yield Span(start, end, "encoded")
+
+
+def _decoded(run: re.Match[bytes]) -> bytes:
+    if run["percent"] is not None:
+        return unquote_to_bytes(run[0].replace(b"+", b" "))
+    return bytes.fromhex(run["hex"].decode()) if run["hex"] is not None else _of_base64(run[0])
 
 
 def encodes_words(run: bytes) -> bool:
     """Whether a run is base64 of readable text with blanks, such as a command."""
-    decoded = _decoded(run)
-    return (
-        len(decoded) > 8 and b" " in decoded and decoded.isascii() and decoded.decode().strip().isprintable()
-    )
+    decoded = _of_base64(run)
+    return len(decoded) > 8 and b" " in decoded and _is_printable(decoded)
 
 
-def _decoded(run: bytes) -> bytes:
+def _is_printable(decoded: bytes) -> bool:
+    return decoded.isascii() and decoded.decode().strip().isprintable()
+
+
+def _of_base64(run: bytes) -> bytes:
     digits = re.sub(rb"\s|\\+n", b"", run).rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
     try:
         return base64.b64decode(digits[: len(digits) - (len(digits) % 4 == 1)] + b"=" * (-len(digits) % 4))

@@ -6,7 +6,7 @@ may be a written `\\n`. Each reader is linear in the value.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -14,12 +14,23 @@ Value = tuple[int, int]
 """Start and end offset."""
 
 
-class Secret(NamedTuple):
-    """A secret in a text; offsets count UTF-8 bytes."""
+class Span(NamedTuple):
+    """A stretch of a text, and what was found there; offsets count UTF-8 bytes."""
 
     start: int
     end: int
     kind: str
+
+
+def join(spans: Iterable[Span]) -> list[Span]:
+    """Join overlapping spans; the first one names the kind. An empty span joins others and is none itself."""
+    joined: list[Span] = []
+    for span in sorted(spans, key=lambda span: span.start):  # stable
+        if joined and span.start < joined[-1].end:
+            joined[-1] = joined[-1]._replace(end=max(joined[-1].end, span.end))
+        elif span.end > span.start:
+            joined.append(span)
+    return joined
 
 
 class ChecksUsedUp(Exception):

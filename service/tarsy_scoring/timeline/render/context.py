@@ -6,7 +6,9 @@ Linear in the size of the session. The same timeline, nonce and budget give the 
 
 import hashlib
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
+from zlib import adler32
 
 from tarsy_scoring.errors import ContextTooLong
 from tarsy_scoring.timeline.clean.masking import SHIPPED, Masking
@@ -17,7 +19,7 @@ from tarsy_scoring.timeline.render.parts import Rank, RenderedPart
 from tarsy_scoring.timeline.render.rendering import Rendering
 from tarsy_scoring.timeline.text import encode
 
-CONTEXT_POLICY = "5"
+CONTEXT_POLICY = "6"
 """Part of the judge's fingerprint: raise it when the same session would give another text."""
 
 # Hundredths of a token per byte. Byte-pair vocabularies like those in GPT-4, Llama 3 and Claude keep an
@@ -26,7 +28,9 @@ CONTEXT_POLICY = "5"
 # token per character. With these weights prose is overestimated by some 10 %, hashes, base64 and tables are
 # about right. Overestimating costs a few session lines, underestimating a refused call.
 _BLANK, _LOWER, _OTHER = 8, 28, 72
-_LOWER_LETTERS = bytes(range(ord("a"), ord("z") + 1))
+_LOWER_LETTERS = range(ord("a"), ord("z") + 1)
+_COSTS = bytes(_LOWER if c in _LOWER_LETTERS else _BLANK if c == ord(" ") else _OTHER for c in range(256))
+_STEP = 900  # bytes whose costs add up to less than 65,521
 
 REFERENCE_NOTICE = """
 ## Reference
@@ -72,23 +76,19 @@ class FittedContext:
     """By entry id: start and end in `alert` (E1) or in `conversation` (all others)."""
     has_reference: bool = False
     """Whether a reference stands behind the conversation, as its last entry."""
-    final_analysis: str = ""
-    """The entry with the final analysis of the session; empty without one."""
-    answers: frozenset[str] = frozenset()
-    """The entries that state the answer or a part of it, and summaries of it."""
 
     @property
     def coverage(self) -> dict[str, Any]:
         """What of the session the judge sees, as scores hold it."""
         return {"shown_share": self.shown_share, "cut_entries": list(self.cut_entries)}
 
-    def entry_text(self, entry: str) -> str | None:
-        """An entry's text as the judge sees it, without the heading; None for an unknown id."""
+    def entry(self, entry: str) -> str | None:
+        """An entry as the judge sees it, with the heading; None for an unknown id."""
         span = self.entries.get(entry)
         if span is None:
             return None
         text = self.alert if entry == "E1" else self.conversation
-        return text[span[0] : span[1]].partition("\n")[2]
+        return text[span[0] : span[1]]
 
 
 def estimate_tokens(text: str) -> int:
@@ -130,16 +130,15 @@ def build_context(
     """
     sanitizer = Sanitizer(nonce, timeline.agent_models, mask=mask_injections, masking=masking)
     rendering = Rendering(timeline, sanitizer)
-    parts = rendering.alert + rendering.conversation + rendering.reference
-    cost = _cost("".join(p.text for p in parts))
+    cost = _cost("".join(rendering.pieces))
     fences = 2 * _cost(fence("", nonce))
-    if rendering.reference:
+    if timeline.reference is not None:
         fences += _cost(REFERENCE_NOTICE + fence("", nonce))
     cut: tuple[str, ...] = ()
     if cost + fences + _cost(_not_shown_section(rendering.not_shown, ())) > budget_tokens * 100:
         fixed = fences + _cost(_not_shown_section(rendering.not_shown, ("",)))
-        cut = _shorten_oldest(parts, cost + fixed - budget_tokens * 100, budget_tokens)
-        cost = _cost("".join(p.text for p in parts))
+        cut = _shorten_oldest(rendering, cost + fixed - budget_tokens * 100, budget_tokens)
+        cost = _cost("".join(rendering.pieces))
     closing = _not_shown_section(rendering.not_shown, cut)
     alert, conversation, spans = _fenced(rendering, closing, nonce)
     flags = {"context_shortened"} if cut else set()
@@ -150,28 +149,34 @@ def build_context(
         conversation=conversation,
         nonce=nonce,
         tokens=_in_tokens(cost + fences + _cost(closing)),
-        shown_share=_shown_share(rendering.alert + rendering.conversation),
+        shown_share=_shown_share(rendering),
         cut_entries=cut,
         not_shown=tuple(rendering.not_shown),
         injections=tuple(sanitizer.injections),
         flags=frozenset(flags),
         context_hash=hashlib.sha256(f"{alert}\0{conversation}".encode()).hexdigest(),
         entries=spans,
-        has_reference=bool(rendering.reference),
-        final_analysis=rendering.final_analysis,
-        answers=frozenset(rendering.answers),
+        has_reference=timeline.reference is not None,
     )
 
 
 def _fenced(rendering: Rendering, closing: str, nonce: str) -> tuple[str, str, dict[str, tuple[int, int]]]:
     """The fenced alert, the fenced conversation with a reference, and start and end of each entry in them."""
-    spans: dict[str, tuple[int, int]] = {}
+    text, starts = "".join(rendering.pieces), [0, *accumulate(map(len, rendering.pieces))]
+    behind_alert, behind_conversation = starts[rendering.conversation], starts[rendering.reference]
     offset = len(fence("", nonce).partition("\n")[0]) + 1
-    alert = fence(_join(rendering.alert, offset, spans), nonce)
-    conversation = fence(_join(rendering.conversation, offset, spans) + closing, nonce)
-    if rendering.reference:
+    alert = fence(text[:behind_alert], nonce)
+    conversation = fence(text[behind_alert:behind_conversation] + closing, nonce)
+    shifts = [offset, offset - behind_alert]
+    if behind_conversation < len(text):
         conversation += f"\n{REFERENCE_NOTICE}\n"
-        conversation += fence(_join(rendering.reference, len(conversation) + offset, spans), nonce)
+        shifts.append(offset - behind_conversation + len(conversation))
+        conversation += fence(text[behind_conversation:], nonce)
+    spans: dict[str, tuple[int, int]] = {}
+    for entry, first, behind in rendering.entries:
+        shift = shifts[(first >= rendering.conversation) + (first >= rendering.reference)]
+        # The empty line before a heading does not belong to the entry.
+        spans[entry] = (starts[first] + shift + 1, starts[behind] + shift)
     return alert, conversation, spans
 
 
@@ -192,9 +197,9 @@ def _in_tokens(cost: int) -> int:
 
 def _cost(text: str) -> int:
     """The estimate in hundredths of a token; costs add up when texts are joined."""
-    data = encode(text)
-    blanks, lower = data.count(b" "), len(data) - len(data.translate(None, _LOWER_LETTERS))
-    return _BLANK * blanks + _LOWER * lower + _OTHER * (len(data) - blanks - lower)
+    costs = encode(text).translate(_COSTS)
+    # Adler-32 adds bytes modulo 65,521, thirty times faster than `sum`.
+    return sum([adler32(costs[at : at + _STEP], 0) & 0xFFFF for at in range(0, len(costs), _STEP)])
 
 
 _PREFIX_COST = _cost(LINE_PREFIX)
@@ -205,28 +210,17 @@ def _cost_of_lines(text: str) -> int:
     return _cost(text) + _PREFIX_COST * text.count("\n")
 
 
-def _join(parts: list[RenderedPart], offset: int, spans: dict[str, tuple[int, int]]) -> str:
-    """Concatenate the parts, and add start and end of each entry to `spans`; the text starts at `offset`."""
-    for part in parts:
-        end = offset + len(part.text)
-        if part.entry:
-            # The empty line before a heading does not belong to the entry.
-            start = spans[part.entry][0] if part.entry in spans else offset + 1
-            spans[part.entry] = (start, end)
-        offset = end
-    return "".join(p.text for p in parts)
-
-
-def _shown_share(parts: list[RenderedPart]) -> float:
-    removed = sum(p.removed for p in parts)
-    whole = sum(len(p.quoted or p.text) for p in parts)  # without markers and prefixes
-    return 1 - removed / whole if whole else 1.0
+def _shown_share(rendering: Rendering) -> float:
+    parts = [p for p in rendering.parts if p.place < rendering.reference]
+    whole = sum(map(len, rendering.pieces[: rendering.reference]))
+    whole -= sum(len(rendering.pieces[p.place]) - len(p.quoted) for p in parts)  # markers and prefixes
+    return 1 - sum(p.removed for p in parts) / whole if whole else 1.0
 
 
 # --- fitting -------------------------------------------------------------------------------------------
 
 
-def _shorten_oldest(parts: list[RenderedPart], excess: int, budget_tokens: int) -> tuple[str, ...]:
+def _shorten_oldest(rendering: Rendering, excess: int, budget_tokens: int) -> tuple[str, ...]:
     """
     Shorten parts in place until `excess` hundredths of a token are saved.
 
@@ -235,14 +229,14 @@ def _shorten_oldest(parts: list[RenderedPart], excess: int, budget_tokens: int) 
     """
     cut: set[str] = set()
     by_age = sorted(
-        (p for p in parts if p.rank is not Rank.KEPT), key=lambda p: p.rank
+        (p for p in rendering.parts if p.rank is not Rank.KEPT), key=lambda p: p.rank
     )  # stable: oldest first
     for kept_characters in (_KEPT_CHARACTERS, 0):
         for part in by_age:
             if excess <= 0:
                 break
             listing = 0 if part.entry in cut else _cost(_CUT_ITEM + part.entry)
-            if gained := _shorten(part, kept_characters, excess, listing):
+            if gained := _shorten(rendering.pieces, part, kept_characters, excess, listing):
                 excess -= gained
                 cut.add(part.entry)
     if excess > 0:
@@ -251,14 +245,14 @@ def _shorten_oldest(parts: list[RenderedPart], excess: int, budget_tokens: int) 
             f"{budget_tokens + _in_tokens(excess)} tokens, the judge has room for {max(budget_tokens, 0)}: "
             "score this session with a model that has a larger window"
         )
-    return tuple(dict.fromkeys(p.entry for p in parts if p.entry in cut))
+    return tuple(dict.fromkeys(p.entry for p in rendering.parts if p.entry in cut))
 
 
 def _marker(removed: int) -> str:
     return f"\n[... {removed} characters not shown ...]\n"
 
 
-def _shorten(part: RenderedPart, kept_characters: int, excess: int, listing: int) -> int:
+def _shorten(pieces: list[str], part: RenderedPart, kept_characters: int, excess: int, listing: int) -> int:
     """
     Keep a part's head and tail: as much as the excess allows, at least `kept_characters`.
 
@@ -266,11 +260,11 @@ def _shorten(part: RenderedPart, kept_characters: int, excess: int, listing: int
         The saved cost less `listing`, which naming the entry as shortened costs; 0 if nothing would be saved,
         and then the part is unchanged.
     """
-    text = part.quoted or part.text
+    text = part.quoted
     marker_cost = _cost(_marker(len(text)))
     if len(text) <= kept_characters + len(_marker(len(text))):
         return 0
-    before = _cost(part.text)
+    before = _cost(pieces[part.place])
     head_length = int(kept_characters * _HEAD_SHARE)
     head, tail = text[:head_length], text[len(text) - (kept_characters - head_length) :]
     smallest = _cost_of_lines(head) + _cost_of_lines(tail) + _PREFIX_COST * bool(head) + marker_cost + listing
@@ -282,9 +276,10 @@ def _shorten(part: RenderedPart, kept_characters: int, excess: int, listing: int
         rest = text[len(head) :]
         tail = rest[len(rest) - _longest(rest[::-1], room - _cost_of_lines(head)) :]
     part.removed = len(text) - len(head) - len(tail)
+    shown_head = prefix_lines(head, inline=part.inline) if head else ""
     shown_tail = prefix_lines(tail) if tail else ""
-    part.quoted, part.text = text, part.quoted_lines(head) + _marker(part.removed) + shown_tail
-    return before - _cost(part.text) - listing
+    pieces[part.place] = shown = shown_head + _marker(part.removed) + shown_tail
+    return before - _cost(shown) - listing
 
 
 def _longest(text: str, room: int) -> int:

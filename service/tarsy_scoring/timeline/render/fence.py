@@ -14,10 +14,10 @@ LINE_PREFIX = "| "
 _PREFIXES = re.compile(r"^\| ", re.MULTILINE)
 
 
-def prefix_lines(text: str) -> str:
-    """Prefix every line of a safe text."""
+def prefix_lines(text: str, *, inline: bool = False) -> str:
+    """Prefix every line of a safe text, without the first one if it continues a line."""
     whole = text.removesuffix("\n")
-    return LINE_PREFIX + whole.replace("\n", f"\n{LINE_PREFIX}") + text[len(whole) :]
+    return ("" if inline else LINE_PREFIX) + whole.replace("\n", f"\n{LINE_PREFIX}") + text[len(whole) :]
 
 
 def without_prefixes(text: str) -> str:

@@ -1,8 +1,9 @@
-"""The pieces of a context, their ranks for shortening, and facts about entries."""
+"""The session text in a context, ranks for shortening, and facts about entries."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
+from typing import NamedTuple
 
 from tarsy_scoring.timeline.render.fence import prefix_lines
 
@@ -20,34 +21,27 @@ class Rank(IntEnum):
 @dataclass(slots=True)
 class RenderedPart:
     """
-    A piece of the context; all parts joined are the context.
+    A piece of the context that shows session text.
 
-    `entry` is the id by which the judge can cite it, empty for headings. `text` is sanitized and ends with a
-    line end. `quoted` is the part's session text, if any; in `text` each line has the prefix, except an
-    `inline` part's first line. A shortened part counts the characters `removed`
-    from `quoted`.
+    `entry` is the id by which the judge can cite it, `place` the index in `Rendering.pieces`. `quoted` is the
+    session text; `quote` makes it safe text with a line end. Each shown line has the prefix, except the first
+    line of an `inline` part. A shortened part counts the characters `removed` from `quoted`.
     """
 
     entry: str
-    text: str
-    rank: Rank = Rank.KEPT
-    quoted: str = ""
-    inline: bool = False
+    place: int
+    rank: Rank
+    quoted: str
+    inline: bool
     removed: int = 0
 
-    def quote(self, text: str) -> None:
-        """Make this session text, which must be safe, the text of the part."""
+    def quote(self, text: str) -> str:
+        """Make this session text, which must be safe, the text of the part; returns it as it is shown."""
         self.quoted = text if text.endswith("\n") else text + "\n"
-        self.text = self.quoted_lines(self.quoted)
-
-    def quoted_lines(self, start: str) -> str:
-        """The start of the session text as it is shown."""
-        first, line_end, others = start.partition("\n") if self.inline else ("", "", start)
-        return first + line_end + (prefix_lines(others) if others else "")
+        return prefix_lines(self.quoted, inline=self.inline)
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFacts:
+class EntryFacts(NamedTuple):
     """
     Where an entry stands, and what made it, in safe words; the judge reads the same in headings.
 

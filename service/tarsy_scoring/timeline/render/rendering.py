@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import pairwise
 
 from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
@@ -30,10 +31,9 @@ _LABELS = {
     "memory_injected": ("Memories given to the agent", Rank.REST),
     "provider_fallback": ("The agent's model changed", Rank.REST),
 }
-EVENT_TYPES = frozenset({"llm_tool_call", *_LABELS})  # others are shown under their name
 
 # Calling such a tool hands in an answer; `submit_job` and `submit_form` do not.
-_SUBMITS = re.compile(
+SUBMITS = re.compile(
     r"(?:\w_)?submit(?:_(?:tool|answer|solution|result|report))?|final_answer|attempt_completion"
 )
 
@@ -44,22 +44,25 @@ CUT_MARK = "[... cut here in the record ...]\n"
 
 class Rendering:
     """
-    One timeline in parts: `alert`, `reference` (empty without one), and `conversation` for everything else.
+    One timeline as text: `pieces`, joined.
+
+    The alert comes first. The pieces from `conversation` on show everything else, those from `reference` on
+    the reference, if any. `parts` are the pieces with session text.
 
     Entries are numbered E1, E2, ... as they are shown; the alert is E1, the reference the last. The judged
     agents' model and provider names are not rendered.
     """
 
     def __init__(self, timeline: Timeline, sanitizer: Sanitizer) -> None:
-        self.alert: list[RenderedPart] = []
-        self.conversation: list[RenderedPart] = []
-        self.reference: list[RenderedPart] = []
+        self.pieces: list[str] = []
+        self.parts: list[RenderedPart] = []
         self.not_shown: list[str] = []
+        # Where entries begin, and headings between them, which have no id.
+        self._sections: list[tuple[str, int]] = []
         self._timeline = timeline
         self._sanitizer = sanitizer
         self._gaps = find_gaps(timeline)
-        self._count = 0
-        self._out = self.alert
+        self._next = "E1"
         # By an answer's or analysis's text: the entry that shows it, and the entry's rank.
         self._conclusions: dict[str, tuple[str, Rank]] = {}
         self._places: dict[str, str] = {}  # by entry that shows a final text: agent and stage
@@ -68,60 +71,55 @@ class Rendering:
         self.facts: dict[str, EntryFacts] = {}
         """Facts of each entry, in the order of their numbers."""
         self._submits = False  # the agent that is being rendered may answer for the session
-        self._summarises = False  # the stage that is being rendered summarises the answer
         self._last_submission = ""
-        self.answers: set[str] = set()
-        """Entries that state the answer or a part of it, and summaries of it."""
-        self.final_analysis = ""
-        """The entry with the final analysis of the session; empty without one."""
-        self._bodies: list[tuple[RenderedPart, str]] = []  # parts that are still empty, with their raw texts
+        self._final = (timeline.final_analysis or "").strip()
         self._render_alert()
-        self._out = self.conversation
+        self.conversation = len(self.pieces)
         self._render_session()
         self._render_tools()
         self._heading("## Investigation")
         for number, stage in enumerate(timeline.shown_stages, start=1):
             self._render_stage(number, stage)
-        self._summarises = False
         self._here = EntryFacts()
-        self.final_analysis = self._render_conclusion("Final analysis", timeline.final_analysis, Rank.KEPT)
-        self._render_last_submission(self.final_analysis)
+        analysis = self._render_conclusion("Final analysis", timeline.final_analysis, Rank.KEPT)
+        self._render_last_submission(analysis)
         self._render_conclusion("Executive summary", timeline.executive_summary, Rank.REST)
         self._list_not_shown()
+        self.reference = len(self.pieces)
         if timeline.reference is not None:
-            self._out = self.reference
             self._body(self._open("Reference"), timeline.reference, Rank.KEPT)
-        safe = sanitizer.texts([(part.entry, text) for part, text in self._bodies])
-        for (part, _), text in zip(self._bodies, safe, strict=True):
-            part.quote(text)
+        raw = [part for part in self.parts if not self.pieces[part.place]]
+        for part, text in zip(raw, sanitizer.texts([(p.entry, p.quoted) for p in raw]), strict=True):
+            self.pieces[part.place] = part.quote(text)
+        sections = pairwise((*self._sections, ("", len(self.pieces))))
+        self.entries = [(entry, first, behind) for (entry, first), (_, behind) in sections if entry]
+        """The id of each entry, the first piece, which is the heading, and the piece behind the last one."""
 
     # --- writing ---------------------------------------------------------------------------------------
 
     def _heading(self, text: str) -> None:
         """Add a heading; `text` must consist of safe names."""
-        self._out.append(RenderedPart("", f"\n{text}\n"))
+        self._sections.append(("", len(self.pieces)))
+        self.pieces.append(f"\n{text}\n")
 
     def _open(self, label: str, *, tool: str = "", failed: bool = False, at: datetime | None = None) -> str:
         """Begin an entry; `label` and `tool` must consist of safe names."""
-        self._count += 1
-        entry = f"E{self._count}"
-        here = self._here
+        entry, here = self._next, self._here
         self.facts[entry] = EntryFacts(here.stage, here.execution, here.agent, tool, failed, at)
-        self._out.append(RenderedPart(entry, f"\n[{entry}] {label}\n"))
-        if self._summarises:
-            self.answers.add(entry)
+        self._next = f"E{len(self.facts) + 1}"
+        self._sections.append((entry, len(self.pieces)))
+        self.pieces.append(f"\n[{entry}] {label}\n")
         return entry
 
     def _body(self, entry: str, text: str, rank: Rank, *, absent: str = "", inline: bool = False) -> None:
-        """Add session text; `absent` stands in place of an empty text."""
-        part = RenderedPart(entry, f"{absent}\n" if absent else "", rank, inline=inline)
-        self._out.append(part)
+        """Add session text to the entry, which is still empty; `absent` stands in place of an empty text."""
         if text or not absent:
-            self._bodies.append((part, text))
+            self.parts.append(RenderedPart(entry, len(self.pieces), rank, text, inline))
+        self.pieces.append("" if text or not absent else f"{absent}\n")
 
     def _label(self, text: str) -> str:
         """A safe name for the heading of the next entry."""
-        return self._sanitizer.line(f"E{self._count + 1}", text)
+        return self._sanitizer.line(self._next, text)
 
     # --- around the investigation -----------------------------------------------------------------------
 
@@ -132,7 +130,8 @@ class Rendering:
 
     def _render_session(self) -> None:
         timeline = self._timeline
-        self._out.append(RenderedPart("", f"The session ended as: {self._label(timeline.status)}\n"))
+        self._sections.append(("", len(self.pieces)))
+        self.pieces.append(f"The session ended as: {self._label(timeline.status)}\n")
         if timeline.error_message:
             self._body(self._open("Error of the session", failed=True), timeline.error_message, Rank.REST)
         if timeline.runbook:
@@ -145,7 +144,7 @@ class Rendering:
         for tool in dict.fromkeys(self._timeline.available_tools):
             agents.setdefault(tool.agent_name, []).append(tool)
         if not agents:
-            self._out.append(RenderedPart("", "(the record lists none)\n"))
+            self.pieces.append("(the record lists none)\n")
         for agent, tools in agents.items():
             entry = self._open(f"Tools of agent {self._label(agent)}" if agent else "Tools of the agents")
             for tool in tools:
@@ -155,13 +154,13 @@ class Rendering:
                 described = self._sanitizer.line(entry, tool.description)
                 parameters = self._sanitizer.line(entry, tool.parameters)
                 if text := " ".join(filter(None, (described, parameters and f"Parameters: {parameters}"))):
-                    self._out.append(RenderedPart(entry, f"- {name}: "))
-                    self._out.append(RenderedPart(entry, "", Rank.REST, inline=True))
-                    self._out[-1].quote(text)
+                    self.pieces.append(f"- {name}: ")
+                    self._body(entry, text, Rank.REST, inline=True)
+                    self.pieces[-1] = self.parts[-1].quote(text)
                 else:
-                    self._out.append(RenderedPart(entry, f"- {name}\n"))
+                    self.pieces.append(f"- {name}\n")
             if unknown := _not_recorded(tools):
-                self._out.append(RenderedPart(entry, f"(not recorded: {unknown})\n"))
+                self.pieces.append(f"(not recorded: {unknown})\n")
 
     def _render_conclusion(self, label: str, text: str | None, rank: Rank) -> str:
         """
@@ -172,15 +171,15 @@ class Rendering:
         """
         self._heading(f"## {label}")
         if not text or not text.strip():
-            self._out.append(RenderedPart("", "(the session holds none)\n"))
+            self.pieces.append("(the session holds none)\n")
             return ""
         answer = " It is the final answer by default." if rank is Rank.KEPT else ""
         if shown := self._shown_in(text.strip(), rank):
             place = f", of {self._places[shown]}" if shown in self._places else ""
-            self._out.append(RenderedPart("", f"The same as [{shown}]{place}.{answer}\n"))
+            self.pieces.append(f"The same as [{shown}]{place}.{answer}\n")
             return shown
         if answer:
-            self._out.append(RenderedPart("", f"{answer.strip()}\n"))
+            self.pieces.append(f"{answer.strip()}\n")
         entry = self._open(f"{label} of the session")
         self._body(entry, text, rank)
         self._conclusions[text.strip()] = (entry, rank)
@@ -199,7 +198,7 @@ class Rendering:
             else "It is the final answer by default, as there is no final analysis."
         )
         self._heading("## Last submission")
-        self._out.append(RenderedPart("", f"In [{last}], of {self._places[last]}. {answer}\n"))
+        self.pieces.append(f"In [{last}], of {self._places[last]}. {answer}\n")
 
     def _shown_in(self, text: str, rank: Rank) -> str | None:
         """The entry with the same text; where this text is `KEPT`, only an entry that is `KEPT` as well."""
@@ -237,7 +236,6 @@ class Rendering:
     def _render_stage(self, number: int, stage: Stage) -> None:
         details = f"{self._label(stage.stage_type)}, {self._label(stage.status)}"
         self._heading(f"### Stage {number}: {self._label(stage.stage_name)} ({details})")
-        self._summarises = stage.stage_type == "exec_summary"
         self._here = EntryFacts(stage=f"Stage {number}: {self._label(stage.stage_name)}")
         if stage.error_message:
             self._body(self._open("Error of the stage", failed=True), stage.error_message, Rank.REST)
@@ -298,32 +296,19 @@ class Rendering:
         if text and event.event_type == "final_analysis":
             self._note_answer(entry)
         if rank is Rank.KEPT and (shown := self._shown_in(text, rank)):
-            self._out.append(RenderedPart(entry, f"The same as [{shown}].\n"))
+            self.pieces.append(f"The same as [{shown}].\n")
             return
-        if text and text == (self._timeline.final_analysis or "").strip():
+        if text and text == self._final:
             rank = Rank.KEPT  # the session's final analysis is this answer
         self._body(entry, event.content, rank, absent="(empty)")
         self._note_conclusion(entry, event.event_type, text, rank)
 
     def _note_conclusion(self, entry: str, event_type: str, text: str, rank: Rank) -> None:
-        """Remember an entry that states the answer, or a conclusion to which later entries may refer."""
-        if event_type == "executive_summary" or self._states_answer(event_type, text):
-            self.answers.add(entry)
+        """Remember a conclusion to which later entries may refer."""
         concludes = rank is Rank.KEPT or event_type == "executive_summary"
         if text and concludes and self._shown_in(text, rank) is None:
             self._conclusions[text] = (entry, rank)
             self._places[entry] = self._place
-
-    def _states_answer(self, event_type: str, text: str) -> bool:
-        """
-        Whether an agent's answer is the session's final analysis, or one that this joins with others.
-        """
-        final = (self._timeline.final_analysis or "").strip()
-        return (
-            bool(text and final)
-            and event_type in ("final_analysis", "llm_response")
-            and (text in final or final in text)
-        )
 
     def _render_call(self, event: Event, summaries: list[Event]) -> None:
         """Render a call, summaries and the raw result as one entry. Failed summaries are left out."""
@@ -333,20 +318,19 @@ class Rendering:
         is_failure = failed or event.status in _FAILED
         entry = self._open(f"Tool call {name}", tool=name, failed=is_failure, at=event.created_at)
         if tool is not None:
-            self._out.append(RenderedPart(entry, "Arguments: "))
+            self.pieces.append("Arguments: ")
             self._body(entry, tool.arguments, Rank.KEPT, absent="(none)", inline=True)
         useful = [s.content for s in summaries if s.status == "completed" and s.content.strip()]
         for summary in useful:
-            self._out.append(RenderedPart(entry, "Summary that the agent was given:\n"))
+            self.pieces.append("Summary that the agent was given:\n")
             self._body(entry, summary, Rank.RESULT)
-        self._out.append(RenderedPart(entry, f"{self._result_label(event, failed=failed)}\n"))
+        self.pieces.append(f"{self._result_label(event, failed=failed)}\n")
         rank = Rank.SUMMARISED_RESULT if useful else Rank.RESULT
         self._body(entry, event.content, rank, absent="(empty)")
         if self._gaps.cut and event in self._gaps.cut:
-            self._out.append(RenderedPart(entry, CUT_MARK))
-        if tool is not None and not failed and _SUBMITS.fullmatch(tool.tool_name):
+            self.pieces.append(CUT_MARK)
+        if tool is not None and not failed and SUBMITS.fullmatch(tool.tool_name):
             self._note_answer(entry)
-            self.answers.add(entry)
 
     def _note_answer(self, entry: str) -> None:
         """

@@ -12,12 +12,11 @@ from tarsy_scoring.analytics.analytics import Distribution, FailureTags
 from tarsy_scoring.analytics.chain_averages import ChainTrends, chain_trends
 from tarsy_scoring.audit import audit
 from tarsy_scoring.missing_tools.ledger import Ledger, read_ledger
-from tarsy_scoring.scores.bands import Band, bands_of
 from tarsy_scoring.scores.cursors import InvalidCursor
 from tarsy_scoring.scores.export import export_scores, written
 from tarsy_scoring.scores.session_list import SessionPage, list_sessions, read_cursor
 from tarsy_scoring.web.api.common import scoring_routes
-from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.access import Analysing
 from tarsy_scoring.web.edge.problems import malformed
 from tarsy_scoring.web.queries import ExportQuery, MissingToolsQuery, ScoresQuery, SessionsQuery, TrendsQuery
@@ -80,7 +79,7 @@ async def export(
     reader = context_of(request).analytics
     batches = export_scores(reader, query.chosen)
     parts = written(batches, query.format)
-    first, _count = await anext(parts)  # before the answer begins, so that a database outage is a 503
+    first = await anext(parts)  # before the answer begins, so that a database outage is a 503
     disposition = f'attachment; filename="scores-{date.today():%Y-%m-%d}.{query.format}"'
     return StreamingResponse(
         _with_first(first, parts),
@@ -91,9 +90,9 @@ async def export(
     )
 
 
-async def _with_first(first: bytes, parts: AsyncIterator[tuple[bytes, int]]) -> AsyncIterator[bytes]:
+async def _with_first(first: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
-    async for text, _ in parts:
+    async for text in parts:
         yield text
 
 
@@ -106,8 +105,8 @@ async def read_trends(request: Request, _: Analysing, query: Annotated[TrendsQue
     Average, lowest and highest total and score count, per UTC day and judge fingerprint.
 
     A session counts once, with the latest completed production score. Scores flagged `outcome_missing`,
-    `outcome_score_mismatch` or `tampering_suspected` are left out. Points with different fingerprints are not
-    comparable: show a break between them. A session that is scored again moves to the new day, unless `day_of=ended`.
+    `outcome_score_mismatch`, `tampering_suspected` or `mostly_unseen` are left out. Points with different fingerprints are
+    not comparable: show a break between them. A session that is scored again moves to the new day, unless `day_of=ended`.
 
     `chains` averages each chain: totals, share that passed, judging cost, and what the investigations took in
     tokens, money and time.
@@ -121,14 +120,13 @@ async def read_distribution(
     request: Request, _: Analysing, query: Annotated[ScoresQuery, Query()]
 ) -> Distribution:
     """
-    How many totals lie in 0-49, 50-74 and 75-100, and category averages per band.
+    How many totals lie in each band, and category averages per band, for each criteria.
 
-    If `criteria` define bands, these are used. A session counts once, with the latest completed production
+    Criteria without bands have 0-49, 50-74 and 75-100. A session counts once, with the latest completed production
     score, whatever the flags.
     """
     context = context_of(request)
-    bands = bands_for(context, query.criteria)
-    return await analytics.distribution(context.analytics.database, query.selection(), bands)
+    return await analytics.distribution(context.analytics.database, query.selection(), context.registry.bands)
 
 
 @figures.get("/missing-tools", summary="Tools to build next")
@@ -156,8 +154,3 @@ async def read_failure_tags(
     A session counts once, with the latest completed production score.
     """
     return await analytics.failure_tags(context_of(request).analytics.database, query.selection())
-
-
-def bands_for(context: AppContext, criteria: str | None) -> tuple[Band, ...]:
-    """Bands that the criteria define, if known; else the default ones."""
-    return bands_of(context.registry.get(criteria).bands if criteria and criteria in context.registry else {})

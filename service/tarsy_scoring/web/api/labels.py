@@ -1,5 +1,6 @@
 """Routes of human labels: labels of a score, and trust cards of judges."""
 
+import asyncio
 from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Self
@@ -9,8 +10,9 @@ from fastapi import Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tarsy_scoring.labels import labels
-from tarsy_scoring.labels.calibration import TrustCard, read_outcome
-from tarsy_scoring.labels.labels import NewLabel
+from tarsy_scoring.labels.calibration import Source, TrustCard, read_outcome
+from tarsy_scoring.labels.labels import MAX_REASON, NewLabel
+from tarsy_scoring.timeline.clean.masking import mask_secrets, masking_of
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
     PLAIN_TEXT,
@@ -25,8 +27,6 @@ from tarsy_scoring.web.edge.problems import Problem, malformed
 from tarsy_scoring.web.queries import TrustQuery
 
 router = scoring_routes("labels")
-
-MAX_REASON = 4000
 
 
 class LabelRequest(BaseModel):
@@ -61,8 +61,11 @@ class LabelDocument(BaseModel):
     """A stored label."""
 
     label_id: int
-    score_id: UUID
+    score_id: UUID = Field(
+        description="The score on which it was given. A review in TARSy is about each score."
+    )
     session_id: str
+    source: Source
     by: str
     at: datetime
     agrees: bool | None
@@ -73,7 +76,7 @@ class LabelDocument(BaseModel):
 
 
 class Labels(BaseModel):
-    """Labels of a score, newest first. Only the newest of each reviewer counts."""
+    """Labels of a score, newest first. Of each reviewer the newest on the session counts."""
 
     labels: list[LabelDocument]
 
@@ -103,7 +106,7 @@ async def label_score(request: Request, caller: Admitted, score_id: ScoreId, sai
 
     Every label is stored with author and time. The newest label of each author counts.
     """
-    return json_answer(await keep_label(context_of(request), score_id, said, caller.name), 201)
+    return json_answer(await keep_label(context_of(request), score_id, said, caller.name, "api"), 201)
 
 
 @router.get(
@@ -112,7 +115,7 @@ async def label_score(request: Request, caller: Admitted, score_id: ScoreId, sai
     responses={200: {"model": Labels}, 404: NO_SUCH_SCORE},
 )
 async def read_labels(request: Request, score_id: ScoreId) -> Response:
-    """The labels of a score, newest first, at most 500."""
+    """The labels of a score and the review of the session in TARSy, newest first, at most 500."""
     database = context_of(request).reader.database
     found = await labels.of_score(database, score_id)
     if not found and await labels.subject(database, score_id) is None:
@@ -120,7 +123,9 @@ async def read_labels(request: Request, score_id: ScoreId) -> Response:
     return json_answer({"labels": found})
 
 
-async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by: str) -> dict[str, Any]:
+async def keep_label(
+    context: AppContext, score_id: UUID, said: LabelRequest, by: str, source: Source
+) -> dict[str, Any]:
     """
     Store a label that came over the API or a form.
 
@@ -143,8 +148,10 @@ async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by
             "outside of it: correct one of them, or leave one out"
         )
         raise malformed(["body", "number"], detail, "Outcome and number contradict each other")
-    new = NewLabel(said.agrees, outcome, said.number, said.reason or None)
-    kept = await labels.add(database, score_id, new, by=by)
+    masking = masking_of(context.settings.config.masking_patterns)
+    reason = await asyncio.to_thread(mask_secrets, said.reason or "", masking)
+    new = NewLabel(said.agrees, outcome, said.number, reason or None)
+    kept = await labels.add(database, score_id, new, by=by, source=source)
     if kept is None:
         raise no_such_score(score_id)  # deleted since it was read
     return kept
@@ -170,7 +177,9 @@ async def read_trust(request: Request, _: Analysing, query: Annotated[TrustQuery
     The trust card of each judge with labels: how well the scores agree with the labels.
 
     Kappa is weighted by the square of the distance between bands, with a 95 % interval. All labels of
-    people count; `by_source` has the same for scores that were random and for the others.
+    people count, also reviews in TARSy; `by_source` has the same for scores that were random and for the
+    others, `sources` counts the labels by where they were given, and `coverage` compares sessions with labels
+    with the others.
     """
     database = context_of(request).analytics.database
     return TrustCards(cards=await labels.trust_cards(database, query.criteria, query.fingerprint))

@@ -11,6 +11,7 @@ from pydantic_core import to_json
 from tarsy_scoring.queue import idempotency
 from tarsy_scoring.scores.cursors import InvalidCursor, Time, decode_cursor, encode_cursor
 from tarsy_scoring.scores.shapes import ScoreDocument, Turn
+from tarsy_scoring.scores.why_no_score import why_no_score
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
     PLAIN_TEXT,
@@ -67,9 +68,10 @@ class RequestDocument(BaseModel):
     request_id: UUID
     event_id: str
     session_id: str | None = Field(description="Null if the session has been erased.")
-    source: str = Field(examples=["session-completed", "rescore-requested", SOURCE_API, "cli"])
-    disposition: str = Field(
-        examples=["accepted", "in_progress", "deferred", "already_scored", "disabled", "stale"]
+    source: str = Field(examples=["session-completed", "rescore-requested", SOURCE_API, "cli", "review"])
+    disposition: str = Field(examples=["accepted", "in_progress", "superseded", "disabled", "stale"])
+    superseded_by: UUID | None = Field(
+        description="The request that replaced a superseded one, while the event about it is stored."
     )
     score_id: UUID | None = Field(description="The score that the request made, or that answers it.")
     arrivals: int = Field(ge=1, description="How often the request arrived.")
@@ -179,7 +181,8 @@ async def read_score_of_session(request: Request, session_id: SessionId) -> Resp
     document = await reader.score_of_session(session_id)
     if document is None:
         advice = "if the source has the session, POST to this address to request one"
-        raise Problem(404, "No score", f"no score of a session {session_id} is stored: {advice}")
+        why = why_no_score(None, await reader.disposition(session_id))
+        raise Problem(404, "No score", f"no score of a session {session_id} is stored: {advice}. {why}")
     return json_answer(document)
 
 
@@ -199,11 +202,7 @@ async def read_history(
         raise malformed(["query", "cursor"], str(error)) from error
     documents = await context_of(request).reader.history(session_id, query.limit + 1, after, query.purpose)
     if documents is None:
-        raise Problem(
-            404,
-            "Unknown session",
-            f"the session {session_id} is unknown: no event and no request has named it",
-        )
+        raise Problem(404, "Unknown session", f"no event and no request has named the session {session_id}")
     page = documents[: query.limit]
     next_cursor = None
     if len(documents) > query.limit:
@@ -218,8 +217,7 @@ async def read_history(
 )
 async def read_score(request: Request, score_id: ScoreId) -> Response:
     """One score, whatever the status and purpose."""
-    document = await _score(request, score_id)
-    return json_answer(document)
+    return json_answer(await _score(request, score_id))
 
 
 @router.get(
@@ -250,9 +248,7 @@ async def read_requests(
     """
     found = await context_of(request).inbox.requests_of_event(event_id, MAX_REQUESTS_SHOWN)
     if not found:
-        raise Problem(
-            404, "Unknown event", "no request has this event id; events that were refused are dead letters"
-        )
+        raise Problem(404, "Unknown event", "no request has this event id; refused events are dead letters")
     return json_answer(
         {"requests": [{name: row[name] for name in RequestDocument.model_fields} for row in found]}
     )

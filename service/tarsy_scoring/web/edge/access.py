@@ -4,6 +4,7 @@ Authenticates and authorizes callers: bearer tokens, users named by a trusted pr
 `RequestMiddleware` calls `Access.admit` before it reads a body or calls a route, so every route is guarded.
 """
 
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -15,21 +16,23 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from tarsy_scoring.audit.audit import ChangeOrigin
+from tarsy_scoring.config.hosts import Hosts, address_of, is_loopback
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.web.context import context_of
-from tarsy_scoring.web.edge.addresses import address_of, is_loopback
 from tarsy_scoring.web.edge.caller import ALL_SCOPES, Caller
-from tarsy_scoring.web.edge.host_check import Hosts, peer_address, require_same_site
-from tarsy_scoring.web.edge.problems import CHALLENGE, Problem, unauthorized
+from tarsy_scoring.web.edge.host_check import peer_address, require_host, require_same_site
+from tarsy_scoring.web.edge.problems import CHALLENGE, REFUSALS, Problem, unauthorized
 from tarsy_scoring.web.edge.proxies import Forwarded, TrustedProxies
 from tarsy_scoring.web.edge.rates import Rates
-from tarsy_scoring.web.edge.tokens import Token, TokensFile, bearer_token, utc_today
+from tarsy_scoring.web.edge.tokens import Token, TokensFile, sent_token, utc_today
 
 log = structlog.get_logger()
 
 
 ANONYMOUS = "api-client"
+SIGN_IN = "/sign-in"
+OPEN_TO_ALL = re.compile(rf"{SIGN_IN}|/static/.*")  # with a tokens file
 UNCHANGING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 THROUGH_PROXY = "come through the proxy that signs users in"
 ADVICE = (
@@ -67,9 +70,10 @@ class Access:
 
     With a tokens file, a caller needs a valid token or a user name from a trusted proxy. A request with both
     acts under the proxy's user name and the token's scope. A token that is sent must be valid, whatever else
-    the request has. With trusted proxies alone, a request through a proxy needs a user name. Other
-    requests are admitted without a name only on loopback or with `SCORING_API_OPEN`. In every mode a request
-    must name a host in `SCORING_API_HOSTS`.
+    the request has. The page that takes a token into a cookie is open, and so is its style; the cookie counts
+    as the token of a request that has neither a token nor a user. With trusted proxies alone, a request
+    through a proxy needs a user name. Other requests are admitted without a name only on loopback or with
+    `SCORING_API_OPEN`. In every mode a request must name a host in `SCORING_API_HOSTS`.
 
     Args:
         monotonic: Clock for the rate limits, in s.
@@ -107,7 +111,7 @@ class Access:
         """
         is_from_proxy = self._proxies.include(peer_address(connection))
         forwarded = self._proxies.identify(connection.headers) if is_from_proxy else None
-        self._hosts.require(connection, is_proxied=forwarded is not None)
+        require_host(self._hosts, connection, is_proxied=forwarded is not None)
         caller = self._caller(connection, forwarded, is_from_proxy=is_from_proxy)
         caller = replace(
             caller, origin=replace(caller.origin, address=_client_address(connection, forwarded))
@@ -118,26 +122,32 @@ class Access:
         if changes:
             if "score" not in caller.scopes:
                 detail = (
-                    "this caller may only read: ask an operator for a token with the scope score, or for a "
-                    "group with it"
+                    "this caller may only read: ask an operator for a token or a group with the scope score"
                 )
                 challenge = f'{CHALLENGE}, error="insufficient_scope", scope="score"'
                 raise Problem(403, "Not allowed", detail, headers={"WWW-Authenticate": challenge})
             self._changes.count(caller.identity)
         return caller
 
+    def require_token(self, token: bytes) -> None:
+        """Raises: Problem: 401, no valid token; 404, this API takes no tokens."""
+        if self._tokens is None:
+            raise Problem(404, *REFUSALS[404])
+        self._find_entry(self._tokens, token)
+
     def is_revoked(self, caller: Caller) -> bool:
         """Whether the token of an admitted caller has been removed or changed, or has expired since."""
-        return (
-            self._tokens is not None
-            and caller.credential is not None
-            and not self._tokens.has(caller.credential)
-        )
+        tokens, used = self._tokens, caller.credential
+        return tokens is not None and used is not None and not tokens.has(used)
 
     def _caller(
         self, connection: HTTPConnection, forwarded: Forwarded | None, *, is_from_proxy: bool
     ) -> Caller:
         """Apply the rules of the class to one request. Raises: Problem: 401."""
+        path: str = connection.scope["path"]
+        if self._tokens is not None and OPEN_TO_ALL.fullmatch(path):
+            # A sign-in is a change, which `admit` counts by address.
+            return Caller(ANONYMOUS, ALL_SCOPES, _client_address(connection, forwarded), ChangeOrigin("open"))
         if self._tokens is not None:
             return self._token_caller(connection, self._tokens, forwarded)
         if forwarded is not None and forwarded.user is not None:
@@ -152,14 +162,15 @@ class Access:
         self, connection: HTTPConnection, tokens: TokensFile, forwarded: Forwarded | None
     ) -> Caller:
         user = forwarded.user if forwarded else None
-        token = None if forwarded and forwarded.is_bearer_used else bearer_token(connection.headers)
+        is_bearer_used = forwarded is not None and forwarded.is_bearer_used
+        token = None if is_bearer_used else sent_token(connection, is_signed_in=user is not None)
         if token is None and forwarded is not None and user is not None:
             # Signed in at the proxy; a browser has no token.
             return Caller(user, forwarded.scopes, origin=ChangeOrigin("proxy"))
         entry = self._find_entry(tokens, token)
         origin = ChangeOrigin(f"token {entry.name}")
         if forwarded is None or user is None:
-            return Caller(entry.name, entry.scopes, origin=origin, credential=entry.credential)
+            return Caller(entry.name, entry.scopes, origin=origin, credential=entry.credential, kind="token")
         return Caller(user, entry.scopes & forwarded.scopes, origin=origin, credential=entry.credential)
 
     def _find_entry(self, tokens: TokensFile, token: bytes | None) -> Token:

@@ -21,6 +21,7 @@ class Caller:
         address: Client address for anonymous callers; None for named ones.
         origin: Door and address, for the audit record.
         credential: SHA-256 and scope for the token in the request; None: it has none.
+        kind: Whether `name` is that of a token; tokens and users may have the same names.
     """
 
     name: str
@@ -28,9 +29,15 @@ class Caller:
     address: str | None = None
     origin: ChangeOrigin = field(default=ChangeOrigin(), compare=False)
     credential: tuple[str, str] | None = field(default=None, compare=False, repr=False)
+    kind: Literal["user", "token"] = field(default="user", compare=False)
+
+    @property
+    def sender(self) -> str:
+        """The name, or `token NAME` for a token that no person stands behind."""
+        own_token = f"token {self.name}"
+        return own_token if self.origin.through == own_token else self.name
 
     @property
     def identity(self) -> str:
-        """Key that is unique per caller: the name, or for an anonymous caller the name and the address."""
-        # A name holds no line break, so no named caller can share a key with an anonymous one.
-        return self.name if self.address is None else f"{self.name}\n{self.address}"
+        """Key that is unique per caller: kind and name, or for an anonymous caller the address."""
+        return f"{self.kind}:{self.name}" if self.address is None else f"client:{self.address}"

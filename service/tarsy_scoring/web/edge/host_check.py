@@ -1,58 +1,34 @@
 """
-Host names that the API answers to, and requests that pages on other sites make browsers send.
-
-A site can make a name resolve to our address (DNS rebinding). The pages would then have the same origin as
-ours, so only configured names are answered.
+Refuses requests to other host names, and those that pages on other sites make browsers send.
 """
 
-import re
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
-from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.web.edge.addresses import address_of, is_loopback
+from tarsy_scoring.config.hosts import Hosts, address_of
 from tarsy_scoring.web.edge.problems import Problem
 
-_HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 SECURE_SCHEMES = ("https", "wss")  # some proxies forward the second for a WebSocket
 
 
-class Hosts:
+def require_host(hosts: Hosts, connection: HTTPConnection, *, is_proxied: bool) -> None:
     """
-    Host names in `SCORING_API_HOSTS`; loopback names and addresses if it is empty.
+    Refuse a request to another host. A proxy may name the host that the client asked for.
 
     Raises:
-        ConfigurationError: An entry is not a host name.
+        Problem: 403.
     """
-
-    def __init__(self, text: str) -> None:
-        names = [part.strip() for part in text.split(",") if part.strip()]
-        self._names = frozenset(_checked(name) for name in names)
-
-    def __contains__(self, host: str) -> bool:
-        """Whether a `Host` header has one of the names, with any port."""
-        name = _name_of(host)
-        return name in self._names if self._names else is_loopback(name)
-
-    def require(self, connection: HTTPConnection, *, is_proxied: bool) -> None:
-        """
-        Refuse a request to another host. A proxy may name the host that the client asked for.
-
-        Raises:
-            Problem: 403.
-        """
-        if not all(host in self for host in asked_hosts(connection, is_proxied=is_proxied)):
-            known = "SCORING_API_HOSTS" if self._names else "localhost and the addresses of loopback"
-            raise Problem(
-                403,
-                "Not this host",
-                f"this API answers only to the host names of {known}: use one of them, or ask an operator to "
-                "add this one to SCORING_API_HOSTS",
-            )
+    if not all(host in hosts for host in asked_hosts(connection, is_proxied=is_proxied)):
+        raise Problem(
+            403,
+            "Not this host",
+            "this API answers only to the host names of SCORING_API_HOSTS, by default those of loopback: use "
+            "one of them, or ask an operator to add this one",
+        )
 
 
 def asked_hosts(connection: HTTPConnection, *, is_proxied: bool) -> list[str]:
@@ -90,7 +66,7 @@ def require_same_site(connection: HTTPConnection, *, is_proxied: bool) -> None:
     elif site in ("same-origin", "none") or (site is None and (origin is None or is_ours)):
         return
     raise Problem(
-        403, "Another site", "a page of another site sent this request; only pages of this service may"
+        403, "Another site", "a page of another site sent this request: use the pages of this service"
     )
 
 
@@ -121,24 +97,3 @@ def _is_origin_of(origin: str | None, hosts: Iterable[str], *, is_secure: bool) 
 def peer_address(connection: HTTPConnection) -> IPv4Address | IPv6Address | None:
     """Address of the peer, an IPv4-mapped one as IPv4; None for a peer without one, such as a Unix socket."""
     return address_of(connection.client.host) if connection.client else None
-
-
-def _name_of(host: str) -> str:
-    """
-    The name in a `Host` header, without port, brackets, the dot at the end and capitals; "": there is none.
-    """
-    try:
-        parts = urlsplit(f"//{host}")
-        return (parts.hostname or "").removesuffix(".") if parts.netloc == host and "@" not in host else ""
-    except ValueError:
-        return ""
-
-
-def _checked(name: str) -> str:
-    bare = name.strip("[]").lower().removesuffix(".")
-    if address_of(bare) is None and not _HOST_NAME.fullmatch(bare):
-        raise ConfigurationError(
-            f"SCORING_API_HOSTS: {name!r} is not a host name: give names or addresses without scheme, port "
-            "and path, separated by commas"
-        )
-    return bare

@@ -13,6 +13,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_net
 from typing import Any
 
 import jwt
+import structlog
 from starlette.datastructures import Headers
 
 from tarsy_scoring.config.settings import Settings
@@ -22,12 +23,17 @@ from tarsy_scoring.web.edge.caller import ALL_SCOPES, READ_ONLY, Scope
 from tarsy_scoring.web.edge.problems import Problem, unauthorized
 from tarsy_scoring.web.edge.tokens import NAME_MAX, bearer_token, is_name
 
+log = structlog.get_logger()
+
 Network = IPv4Network | IPv6Network
 
 SECRET_HEADER = "X-Scoring-Proxy-Secret"  # noqa: S105 - a name
+# The headers of oauth2-proxy; the first that is set names the user.
+USER_HEADERS = ("X-Forwarded-User", "X-Forwarded-Email")
 # Asymmetric ones alone: with a symmetric one, each reader could sign.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 CLOCK_SKEW_S = 30
+LEAST_SECRET = 32  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,47 +51,55 @@ class Forwarded:
     is_bearer_used: bool = False
 
 
-class KeyFile(WatchedFile[tuple[jwt.PyJWK, ...]]):
+class KeyFile(WatchedFile[tuple[tuple[jwt.PyJWK, ...], str, str]]):
     """
-    Public keys in `SCORING_TRUSTED_PROXY_JWKS_FILE`, a JWK set.
+    Public keys in `SCORING_TRUSTED_PROXY_JWKS_FILE`, a JWK set, and the issuer and audience that it names for
+    JWT; "": any.
 
     Raises:
-        ConfigurationError: At the start the file is missing, or has no usable key or a private one.
+        ConfigurationError: At the start the file is missing or invalid, or has no usable key or a private
+            one.
     """
 
     def verify(self, token: str) -> Mapping[str, Any] | None:
-        """The claims of a JWT that one of the keys signed and that has not expired; None for any other."""
-        for key in self.current():
+        """The claims of a valid JWT that one of the keys signed; None for any other."""
+        keys, issuer, audience = self.current()
+        for key in keys:
             try:
                 return jwt.decode(
                     token,
                     key,
                     algorithms=ALGORITHMS,
                     leeway=CLOCK_SKEW_S,
-                    options={"require": ["exp", "sub"], "verify_aud": False},
+                    options={"require": ["exp", "sub"], "verify_aud": audience != ""},
+                    issuer=issuer or None,
+                    audience=audience,
                 )
             except jwt.PyJWTError:
                 continue
         return None
 
-    def _parse(self, content: bytes) -> tuple[jwt.PyJWK, ...]:
+    def _parse(self, content: bytes) -> tuple[tuple[jwt.PyJWK, ...], str, str]:
         try:
-            entries = json.loads(content)["keys"]
+            document = json.loads(content)
+            entries = document["keys"]
+            # Values other than text raise TypeError.
+            issuer, audience = (document.get(name, "") + "" for name in ("issuer", "audience"))
             found = jwt.PyJWKSet(entries).keys
         except (ValueError, KeyError, TypeError, RecursionError, jwt.PyJWTError):
             raise ConfigurationError(
-                f'{self._where} is not a set of public keys: expected {{"keys": [...]}}'
+                f'{self._where} is no set of public keys: expected {{"keys": [...]}}, and texts as issuer, audience'
             ) from None
         if any(isinstance(entry, dict) and {"d", "k"} & entry.keys() for entry in entries):
             raise ConfigurationError(
-                f"{self._where} holds a private or a symmetric key: give the public keys alone"
+                f"{self._where} holds a private or symmetric key: give public keys alone"
             )
         usable = tuple(
             key for key in found if key.algorithm_name in ALGORITHMS and key.public_key_use != "enc"
         )
         if not usable:
             raise ConfigurationError(f"{self._where} has no key for any of {', '.join(ALGORITHMS)}")
-        return usable
+        return usable, issuer, audience
 
 
 class TrustedProxies:
@@ -96,8 +110,8 @@ class TrustedProxies:
     and `groups` in the JWT do. If groups that may change things are configured, other users may only read.
 
     Raises:
-        ConfigurationError: A network or the key file cannot be read, or proxies beyond loopback have no
-            proof.
+        ConfigurationError: A network or the key file cannot be read, the secret is short, or proxies beyond
+            loopback have no proof.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -106,9 +120,19 @@ class TrustedProxies:
         self._secret = secret.get_secret_value().encode() if secret else None
         jwks = settings.trusted_proxy_jwks_file
         self._keys = KeyFile(jwks, "SCORING_TRUSTED_PROXY_JWKS_FILE") if jwks else None
-        self._user_header = settings.trusted_proxy_user_header
+        own_header = settings.trusted_proxy_user_header
+        self._user_headers = (own_header,) if own_header else USER_HEADERS
         self._groups_header = settings.trusted_proxy_groups_header
         self._write_groups = frozenset(_listed(settings.trusted_proxy_write_groups))
+        self._require_proof()
+
+    def _require_proof(self) -> None:
+        if self._secret is not None and len(self._secret) < LEAST_SECRET:
+            raise ConfigurationError(
+                f"SCORING_TRUSTED_PROXY_SECRET has not {LEAST_SECRET} characters: use `openssl rand -hex 32`"
+            )
+        if self._keys is not None and "" in self._keys.current():
+            log.warning("api.jwt_unbound", effect="a JWT for another service names users here")
         beyond = [str(network) for network in self._networks if not network.is_loopback]
         if beyond and self._secret is None and self._keys is None:
             raise ConfigurationError(
@@ -136,7 +160,8 @@ class TrustedProxies:
             return None
         if self._keys is not None:
             return self._of_jwt(headers, self._keys)
-        user = _usable(_single(headers, self._user_header), self._user_header)
+        named = (_usable(_single(headers, header), header) for header in self._user_headers)
+        user = next(filter(None, named), None)
         groups = (_single(headers, self._groups_header) or "") if self._write_groups else ""
         return Forwarded(user, self._scopes(_listed(groups)))
 
@@ -145,23 +170,19 @@ class TrustedProxies:
         if not given:
             return False
         if len(given) > 1 or not hmac.compare_digest(given[0].encode("latin-1"), secret):
-            raise unauthorized(
-                f"{SECRET_HEADER} is wrong: give the proxy the secret of SCORING_TRUSTED_PROXY_SECRET"
-            )
+            raise unauthorized(f"{SECRET_HEADER} is wrong: it must be SCORING_TRUSTED_PROXY_SECRET")
         return True
 
     def _of_jwt(self, headers: Headers, keys: KeyFile) -> Forwarded | None:
         """The user of a JWT, which is in the user header or in `Authorization`."""
-        named = _single(headers, self._user_header) or ""
+        named = _single(headers, self._user_headers[0]) or ""
         bearer = (bearer_token(headers) or b"").decode("latin-1")
         token = named if _is_jwt(named) else bearer
         if not _is_jwt(token):
             return None
         claims = keys.verify(token)
         if claims is None:
-            raise unauthorized(
-                "the JWT of the proxy has expired, or SCORING_TRUSTED_PROXY_JWKS_FILE lacks its key"
-            )
+            raise unauthorized("the JWT has expired, or SCORING_TRUSTED_PROXY_JWKS_FILE lacks its key")
         user = _usable(claims.get("sub"), "the claim sub")
         groups = claims.get("groups")
         names = [group for group in groups if isinstance(group, str)] if isinstance(groups, list) else []
@@ -206,9 +227,7 @@ def _usable(name: object, where: str) -> str | None:
     # A proxy that joins two header lines puts ", " between them. A directory name such as CN=a,OU=b has no
     # blank.
     if not isinstance(name, str) or ", " in name or not is_name(name):
-        raise _bad_header(
-            where, f"hold one name of 1-{NAME_MAX} visible characters, without a comma followed by a blank"
-        )
+        raise _bad_header(where, f"hold one name of 1-{NAME_MAX} visible characters, without `, `")
     return name
 
 

@@ -36,7 +36,5 @@ class Rates:
             self._buckets.popitem(last=False)
         if (wait_s := bucket.take(now)) > 0:
             seconds = max(1, math.ceil(wait_s))
-            detail = (
-                f"the limit is {self._per_minute} changes per minute and caller: try again in {seconds} s"
-            )
+            detail = f"the limit is {self._per_minute} changes per minute: try again in {seconds} s"
             raise Problem(429, "Too many requests", detail, headers={"Retry-After": str(seconds)})

@@ -15,7 +15,9 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 
+from tarsy_scoring.config.hosts import is_loopback
 from tarsy_scoring.config.watched_file import WatchedFile
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.timeline.text import without_invisible
@@ -42,6 +44,25 @@ def bearer_token(headers: Headers) -> bytes | None:
     values = headers.getlist("authorization")
     scheme, _, token = values[0].partition(" ") if len(values) == 1 else ("", "", "")
     return token.strip().encode("latin-1") if scheme.lower() == "bearer" else None
+
+
+def cookie_name(connection: HTTPConnection) -> str:
+    """
+    The cookie that holds a browser's token.
+
+    Beyond loopback it has a prefix: browsers take such a cookie only from this host itself, with `Secure`, so
+    that no neighbouring host can sign a user in.
+    """
+    is_local = is_loopback(connection.url.hostname or "") and "x-forwarded-proto" not in connection.headers
+    return "tarsy-scoring" if is_local else "__Host-tarsy-scoring"
+
+
+def sent_token(connection: HTTPConnection, *, is_signed_in: bool) -> bytes | None:
+    """The bearer token; without one, and without a user of a proxy, that of the cookie; or None."""
+    token = bearer_token(connection.headers)
+    if token is not None or is_signed_in:
+        return token
+    return connection.cookies.get(cookie_name(connection), "").encode() or None
 
 
 def utc_today() -> date:
@@ -121,20 +142,25 @@ class TokensFile(WatchedFile[list[Token]]):
         return [entry for entry in self.current() if entry.state(today) != "expired"]
 
     def _parse(self, content: bytes) -> list[Token]:
-        where = self._where
-        try:
-            tokens = _TOKENS.validate_python(yaml.safe_load(content.decode()))
-        except ValidationError as error:
-            faults = error.errors(include_input=False, include_url=False, include_context=False)
-            raise ConfigurationError(f"{where}: {'; '.join(map(_fault_text, faults[:5]))}") from None
-        except (ValueError, yaml.YAMLError):  # a date such as 2026-13-01 is a ValueError
-            raise ConfigurationError(f"{where} is neither YAML nor JSON in UTF-8") from None
-        if len({t.sha256 for t in tokens}) < len(tokens):
-            raise ConfigurationError(f"{where}: two entries have the same sha256: keep one")
+        tokens = parse_tokens(content, self._where)
         for token in tokens:
             if (state := token.state(self.today())) != "valid":
                 log.warning("api.token_expires", name=token.name, expires=str(token.expires), state=state)
         return tokens
+
+
+def parse_tokens(content: bytes, where: str) -> list[Token]:
+    """Read the content of a tokens file. Raises: ConfigurationError: It is invalid."""
+    try:
+        tokens = _TOKENS.validate_python(yaml.safe_load(content.decode()))
+    except ValidationError as error:
+        faults = error.errors(include_input=False, include_url=False, include_context=False)
+        raise ConfigurationError(f"{where}: {'; '.join(map(_fault_text, faults[:5]))}") from None
+    except (ValueError, RecursionError, yaml.YAMLError):  # a date such as 2026-13-01 is a ValueError
+        raise ConfigurationError(f"{where} is neither YAML nor JSON in UTF-8") from None
+    if len({t.sha256 for t in tokens}) < len(tokens):
+        raise ConfigurationError(f"{where}: two entries have the same sha256: keep one")
+    return tokens
 
 
 def _fault_text(fault: ErrorDetails) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tarsy_scoring.analytics.analytics import TrendPoint
+from tarsy_scoring.scores.bands import Band
 from tarsy_scoring.web.pages.rendering import templates
 
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 708.0, 14.0, 216.0  # the totals
@@ -36,9 +37,13 @@ class TrendView:
     count: int
 
 
-def trend_view(points: Sequence[TrendPoint], title: str) -> TrendView:
+def trend_view(
+    points: Sequence[TrendPoint], title: str, bands: Callable[[str | None], Sequence[Band]]
+) -> TrendView:
     """
     Points as a picture, judges and a table. A line never joins two judges.
+
+    Guides mark the edges of the bands where all points have one criteria.
 
     Scores without a fingerprint count as a separate judge.
     """
@@ -47,11 +52,13 @@ def trend_view(points: Sequence[TrendPoint], title: str) -> TrendView:
         judges[point.judge_fingerprint or "unknown"].append(point)
     rows = [(number, point) for number, own in enumerate(judges.values(), 1) for point in own]
     rows.sort(key=lambda row: (row[1].day, row[0]))
-    picture = _draw(list(judges.values()), title) if points else Markup("")
+    picture = _draw(list(judges.values()), title, bands) if points else Markup("")
     return TrendView(picture, judges, rows, sum(point.count for point in points))
 
 
-def _draw(judges: Sequence[Sequence[TrendPoint]], title: str) -> Markup:
+def _draw(
+    judges: Sequence[Sequence[TrendPoint]], title: str, bands: Callable[[str | None], Sequence[Band]]
+) -> Markup:
     """
     Draw average totals per day with the range from lowest to highest, and bars that count scores.
 
@@ -74,7 +81,7 @@ def _draw(judges: Sequence[Sequence[TrendPoint]], title: str) -> Markup:
         .get_template("charts.html")
         .module.trend(  # type: ignore[attr-defined]
             title=title,
-            guides=[(_height(total), total) for total in (0, 50, 75, 100)],
+            guides=[(_height(total), total) for total in _edges(points, bands)],
             dates=[(place(day), f"{day:%d %b}") for day in _some_days(first, days)],
             lines=[_line(number, own, place) for number, own in enumerate(judges, 1)],
             bars=[(place(day), count / most, f"{day}: {count:,}") for day, count in counts.items()],
@@ -83,6 +90,12 @@ def _draw(judges: Sequence[Sequence[TrendPoint]], title: str) -> Markup:
         )
     )
     return drawn
+
+
+def _edges(points: Sequence[TrendPoint], bands: Callable[[str | None], Sequence[Band]]) -> list[int]:
+    names = {point.criteria for point in points}
+    lowest = [band.low for band in bands(names.pop())] if len(names) == 1 else [0]
+    return [*lowest, 100]
 
 
 def _some_days(first: date, days: int) -> list[date]:

@@ -32,7 +32,8 @@ async def compare_page(request: Request, _: Admitted) -> HTMLResponse:
     if form.query is None:
         advice = "the address needs the ids of two scores, as in /scores/compare?a=ID&b=ID"
         raise Problem(422, "Malformed address", f"{advice}: {'; '.join(form.faults)}")
-    reader = context_of(request).reader
+    context = context_of(request)
+    reader = context.reader
     a, b = await asyncio.gather(reader.score(form.query.a), reader.score(form.query.b))
     if a is None or b is None:
         raise no_such_score(form.query.a if a is None else form.query.b)
@@ -43,6 +44,7 @@ async def compare_page(request: Request, _: Admitted) -> HTMLResponse:
         page,
         "compare.html",
         here="/",
+        criteria=context.registry,
         session_id=a["session_id"],
         scores=(a, b),
         reasons=reasons(a, b),
@@ -61,9 +63,7 @@ def reasons(a: Document, b: Document) -> list[str]:
     elif a["judge_fingerprint"] != b["judge_fingerprint"]:
         found.append("They have different judges: another model, provider, sampling or rendering.")
     if bool(a["reference"]) != bool(b["reference"]):
-        found.append(
-            "One was judged against a reference, the other without: they answer different questions."
-        )
+        found.append("One was judged against a reference: they answer different questions.")
     return found
 
 
@@ -75,7 +75,7 @@ def facts(one: Document) -> dict[str, float | str | None]:
     return {
         "Total": one["total_score"],
         **{spelt(name).capitalize(): value for name, value in parts.items()},
-        "Status": words.badge(one["status"], error_kind=one["error_kind"]).text,
+        "Status": words.state_of(one).text,
         "Outcome that the judge states": spelt(one["judge_outcome"] or ""),
         "Result": {"pass": "passed", "fail": "did not pass"}.get(one["outcome"] or ""),
         "Citations that hold": percent((one["grounding"] or {}).get("share")),

@@ -1,7 +1,7 @@
-"""Labels on the pages: the form and the trust card of a score, and the review list."""
+"""Labels on pages: the form of a score, and the review page, which hides a total until it has a label."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -10,19 +10,16 @@ from pydantic import ConfigDict
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.labels import labels, review
-from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.web.api.labels import LabelRequest, keep_label
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.access import Admitted, Analysing
-from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages.forms import form_fields, read_as
 from tarsy_scoring.web.pages.rendering import page
+from tarsy_scoring.web.pages.score_view import score_values
 
 router = APIRouter(include_in_schema=False)
 
-LABELS_SHOWN = 20
-CARDS_SHOWN = 4
-AGREES, OUTCOME = "agrees", "outcome:"
+AGREES, OUTCOME, SKIPPED = "agrees", "outcome:", "skip"
 
 
 class LabelForm(LabelRequest):
@@ -32,27 +29,48 @@ class LabelForm(LabelRequest):
 
 
 @router.get("/review")
-async def review_page(request: Request, _: Analysing) -> HTMLResponse:
-    """The scores of the review list, and the trust cards of the judges with most labels."""
-    database = context_of(request).analytics.database
+async def review_page(request: Request, caller: Analysing, after: UUID | None = None) -> HTMLResponse:
+    """The score to label, the one before it (`after`), the list, and the trust cards of the judges."""
+    context = context_of(request)
+    reader, database = context.reader, context.analytics.database
     found = await review.read_review(database)
-    cards = await labels.trust_cards(database)
+    said = await labels.of_score(database, after, 1) if after else []  # unseen without a label
+    document = await reader.score(wanted) if (wanted := next_to_label(found["picks"], after)) else None
     return await asyncio.to_thread(
         page,
         "review.html",
         here="/review",
+        criteria=context.registry,
+        may_score="score" in caller.scopes,
         found=found,
         days=review.DAYS,
-        cards=cards[:CARDS_SHOWN],
-        more_cards=len(cards) > CARDS_SHOWN,
+        cards=await labels.trust_cards(database),
+        said=said,
+        labelled=await reader.score(after) if after and said else None,
+        **(await score_values(context, document["session_id"], document) if document else {"doc": None}),
     )
+
+
+def next_to_label(picks: Sequence[Mapping[str, Any]], after: UUID | None) -> UUID | None:
+    """The first score without a label behind `after`, or from the top; None: all have labels."""
+    ids = [pick["score_id"] for pick in picks]
+    start = ids.index(after) + 1 if after in ids else 0
+    return next((pick["score_id"] for pick in [*picks[start:], *picks] if not pick["labels"]), None)
 
 
 @router.post("/scores/{score_id}/labels")
 async def label(request: Request, caller: Admitted, score_id: UUID) -> RedirectResponse:
-    """Store a label as `POST /api/v1/scoring/scores/{score_id}/labels` does, and return to the score."""
-    await keep_label(context_of(request), score_id, read_label_form(await request.body()), caller.name)
-    return RedirectResponse(f"/scores/{score_id}#labels", 303)
+    """
+    Store a label as `POST /api/v1/scoring/scores/{score_id}/labels` does, and return to the score.
+
+    From the review page it goes on to the next score, and a reviewer may skip one.
+    """
+    body = await request.body()
+    fields = form_fields(body)
+    if fields.get("said") != SKIPPED:
+        await keep_label(context_of(request), score_id, read_label_form(body), caller.name, "page")
+    shown = f"/review?after={score_id}" if "review" in fields else f"/scores/{score_id}#labels"
+    return RedirectResponse(shown, 303)
 
 
 def read_label_form(body: bytes) -> LabelRequest:
@@ -64,10 +82,6 @@ def read_label_form(body: bytes) -> LabelRequest:
     """
     fields = {name: value.strip() for name, value in form_fields(body).items()}
     said, number = fields.get("said", ""), fields.get("number", "")
-    if said == AGREES and number:
-        raise Problem(
-            422, "Malformed request", "a label either agrees or gives another number: choose one of them"
-        )
     label = {
         "agrees": said == AGREES if said else None,
         "outcome": said.removeprefix(OUTCOME) if said.startswith(OUTCOME) else None,
@@ -75,17 +89,3 @@ def read_label_form(body: bytes) -> LabelRequest:
         "reason": fields.get("reason") or None,
     }
     return read_as(LabelForm, label)
-
-
-async def label_values(database: Database, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of `labels.html` on the page of a score."""
-    subject = await labels.subject(database, document["score_id"])
-    if subject is None or not subject.can_be_labelled:
-        return {"can_label": False}
-    given = await labels.of_score(database, subject.score_id, LABELS_SHOWN + 1)
-    return {
-        "can_label": True,
-        "labels": given[:LABELS_SHOWN],
-        "has_more_labels": len(given) > LABELS_SHOWN,
-        "outcomes": [band.id for band in subject.bands],
-    }

@@ -91,6 +91,7 @@ def _parser(*, breaks: bool) -> MarkdownIt:
     parser = MarkdownIt("commonmark", options).enable(["table", "strikethrough"])
     parser.disable("image")
     parser.validateLink = _is_address  # type: ignore[method-assign]
+    parser.normalizeLinkText = str  # type: ignore[assignment]  # in ASCII, as the link itself
     parser.core.ruler.push("headings", _lower_headings)
     parser.core.ruler.push("citations", _link_citations)
     return parser

@@ -33,25 +33,19 @@ PAGES = [
     Page("/missing-tools", "Missing tools", f"{_HERE}.missing_tools"),
     Page("/failure-tags", "Failure tags", f"{_HERE}.failure_tags"),
     Page("/review", "Review", f"{_HERE}.labelling"),
+    Page("/disagreements", "Disagreements", f"{_HERE}.disagreements", is_under_more=True),
     Page("/distribution", "Distribution", f"{_HERE}.distribution", is_under_more=True),
-    *(
-        [Page("/drift", "Drift", "tarsy_scoring.studies.drift_page", is_under_more=True)]
-        if has_studies()
-        else []
-    ),
+    Page("/drift", "Drift", "tarsy_scoring.studies.drift_page", is_under_more=True),
     Page("/approaches", "Better approaches", f"{_HERE}.approaches", is_under_more=True),
 ]
 """In navigation order. "More" holds what few installations have data for, or look at rarely."""
+if not has_studies():
+    PAGES = [page for page in PAGES if page.path != "/drift"]
 
 
 def routers() -> list[APIRouter]:
     """The routers that serve pages, each once, also those outside the navigation."""
-    outside = (
-        "assets",
-        "criteria",
-        "timeline",
-        "comparison",
-        "scores",
-    )  # `scores` last: `/scores/{score_id}` matches other addresses
+    # `scores` comes last: `/scores/{score_id}` matches other addresses.
+    outside = ("assets", "timeline", "comparison", "sign_in", "scores")
     modules = dict.fromkeys([*(page.module for page in PAGES), *(f"{_HERE}.{name}" for name in outside)])
     return [import_module(module).router for module in modules]

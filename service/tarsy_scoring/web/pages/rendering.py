@@ -8,7 +8,7 @@ HTML.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -17,7 +17,9 @@ from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse
 
 from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.live.stored import END
+from tarsy_scoring.scores.why_no_score import in_words
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.pages import assets, registry, words
@@ -31,6 +33,8 @@ CONTENT_SECURITY_POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
+
+NO_CRITERIA = CriteriaRegistry(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +62,24 @@ async def position_of(context: AppContext) -> int:
 
 
 def page(
-    template: str, status: int = 200, *, headers: Mapping[str, str] | None = None, **values: Any
+    template: str,
+    status: int = 200,
+    *,
+    headers: Mapping[str, str] | None = None,
+    criteria: CriteriaRegistry = NO_CRITERIA,
+    **values: Any,
 ) -> HTMLResponse:
     """
     Render a page.
 
     Args:
         template: Extends `frame.html`.
+        criteria: Their bands give totals words and colours.
         values: For the template. `here` (the path in the navigation) and `live` are for the frame;
             `tarsy_url` is the address of TARSy's dashboard where pages link to it.
     """
-    frame = {"here": "", "live": None, "tarsy_url": None, "pages": registry.PAGES}
+    frame: dict[str, Any] = {"here": "", "live": None, "tarsy_url": None, "pages": registry.PAGES}
+    frame |= {"bands": criteria.bands, "badge_of": partial(words.badge_of, criteria.bands)}
     html = templates().get_template(template).render(frame | values)
     return HTMLResponse(
         html, status, {"Content-Security-Policy": CONTENT_SECURITY_POLICY} | dict(headers or {})
@@ -164,12 +175,5 @@ def templates() -> Environment:
     )
     filters = (when, percent, count, points, usd, seconds, coordinate, capitalize_first, spelt)
     environment.filters |= {filter_.__name__: filter_ for filter_ in filters} | {"markdown": render}
-    environment.globals |= {
-        "static": assets.address_of,
-        "badge_of": words.badge_of,
-        "badge_for": words.badge,
-        "tone_of": words.tone_of,
-        "in_words": words.in_words,
-        "words": words,
-    }
+    environment.globals |= {"static": assets.address_of, "in_words": in_words, "words": words}
     return environment

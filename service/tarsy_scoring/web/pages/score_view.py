@@ -5,19 +5,23 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
+from tarsy_scoring.events import UNNAMED, sender_of_event
+from tarsy_scoring.labels import labels
+from tarsy_scoring.memory.lessons import lessons_of
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.references import store as stored_references
 from tarsy_scoring.scores.reader import references_of
+from tarsy_scoring.scores.why_no_score import why_no_score
+from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.web.api.common import find_criteria
 from tarsy_scoring.web.context import AppContext
-from tarsy_scoring.web.pages import labelling
 from tarsy_scoring.web.pages.session import SessionTexts, UnreadableSession, read_session
 
 T = TypeVar("T")
 Document = Mapping[str, Any]
 
 MAX_REPLY_CHARACTERS = 50_000
-HISTORY_SHOWN = 20
-UNNAMED = ("auto", "event")  # requested by events that name no person
+HISTORY_SHOWN = LABELS_SHOWN = 20
 
 
 async def score_values(context: AppContext, session_id: str, document: Document | None) -> dict[str, Any]:
@@ -39,7 +43,10 @@ async def score_values(context: AppContext, session_id: str, document: Document 
     production = await reader.history(session_id, 1, purpose="production")
     references = await references_of(database, [session_id])
     of_score = await _values_of_score(context, document)
-    if document is None and isinstance(session, UnreadableSession) and not session.is_running:
+    disposition = await reader.disposition(session_id)
+    newest = next(iter(production or ()), None)
+    is_unknown = document is None and disposition is None
+    if is_unknown and isinstance(session, UnreadableSession) and not session.is_running:
         raise session.problem(session_id, has_score=False)
     shown = session if isinstance(session, SessionTexts) else None
     score = f"score={document['score_id']}&" if document else ""
@@ -49,7 +56,8 @@ async def score_values(context: AppContext, session_id: str, document: Document 
         "unreadable": session if isinstance(session, UnreadableSession) else None,
         "info": session_facts(row or {}, shown),
         "timeline": f"/sessions/{session_id}/timeline?{score}" if shown else "",
-        "newest": next(iter(production or ()), None),
+        "newest": newest,
+        "why_no_score": why_no_score(newest, disposition),
         "history": with_earlier((history or [])[:HISTORY_SHOWN]),
         "has_more": len(history or ()) > HISTORY_SHOWN,
         "newest_reference": next(iter(references.get(session_id, ())), None),
@@ -82,24 +90,37 @@ async def _values_of_score(context: AppContext, document: Document | None) -> di
     return {
         "doc": with_order(document, content),
         "turns": await reader.replies(score_id) or (),
+        "lessons": await lessons_of(database, score_id, masking_of(context.settings.config.masking_patterns)),
         "requested_by": await _requested_by(context, document),
         "judged_against": await stored_references.text_of(database, score_id),
         "meaning_of_total": known.meaning if known else None,
         "meanings": known.failure_vocabulary if known else {},
         "max_points": {c["id"]: c["max_points"] for c in content.get("categories") or ()},
         "weights": {i["id"]: i["weight"] for i in content.get("rubric") or () if "weight" in i},
-        **await labelling.label_values(database, document),
+        **await _label_values(database, document["score_id"]),
+    }
+
+
+async def _label_values(database: Database, score_id: UUID) -> dict[str, Any]:
+    """Values of the form for a label, and of the labels given."""
+    subject = await labels.subject(database, score_id)
+    if subject is None or not subject.can_be_labelled:
+        return {"can_label": False}
+    given = await labels.of_score(database, score_id, LABELS_SHOWN + 1)
+    return {
+        "can_label": True,
+        "labels": given[:LABELS_SHOWN],
+        "has_more_labels": len(given) > LABELS_SHOWN,
+        "outcomes": [band.id for band in subject.bands],
     }
 
 
 async def _requested_by(context: AppContext, document: Document) -> str:
-    """
-    Who asked for a score, so that a name claimed by an event does not look like a signed-in person.
-    """
+    """Who asked for a score, see `sender_of_event`."""
     name: str = document["score_triggered_by"]
     if name in UNNAMED or await context.reader.is_asked_by_person(document["score_id"], name):
         return name
-    return f"event: {name}"
+    return sender_of_event(name)
 
 
 def with_order(document: Document, content: Mapping[str, Any]) -> dict[str, Any]:

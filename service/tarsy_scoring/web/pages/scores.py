@@ -61,6 +61,7 @@ async def _score_page(
         page,
         "score.html",
         here="/",
+        criteria=context.registry,
         live=Live(f"{OF_SESSION_PREFIX}{session_id}", position),
         tarsy_url=context.settings.tarsy_url,
         is_of_session=is_of_session,
@@ -77,13 +78,15 @@ async def _score_page(
 @router.post("/sessions/{session_id}/score")
 async def score_session(request: Request, caller: Admitted, session_id: SessionId) -> RedirectResponse:
     """
-    Request a score as `POST /api/v1/scoring/sessions/{session_id}/score` does, and go to the session's page.
+    Request a score as `POST /api/v1/scoring/sessions/{session_id}/score` does, and go to the page of the
+    session, or of the trial.
 
     The form has an idempotency key, so a double click requests one score.
     """
     key, wanted = read_score_form(await request.body())
-    await request_score(request, caller, session_id, wanted, key)
-    return RedirectResponse(f"/sessions/{session_id}", 303)
+    answer, _ = await request_score(request, caller, session_id, wanted, key)
+    is_trial = wanted.purpose == "shadow"
+    return RedirectResponse(f"/scores/{answer.score_id}" if is_trial else f"/sessions/{session_id}", 303)
 
 
 def read_score_form(body: bytes) -> tuple[str | None, ScoreRequest]:
@@ -96,7 +99,7 @@ def read_score_form(body: bytes) -> tuple[str | None, ScoreRequest]:
         "force_rescore": "force" in fields,
         "use_reference": "use_reference" not in fields,
     }
-    wanted |= {name: fields[name] for name in ("criteria", "reason") if name in fields}
+    wanted |= {name: fields[name] for name in ("criteria", "reason", "purpose") if name in fields}
     if text or link:
         # A browser sends CR LF, and the same text sent to the API is the same reference.
         wanted["reference"] = {"text": text and text.replace("\r\n", "\n"), "source_url": link}

@@ -27,7 +27,11 @@ AWAY = "reload the page shortly; if it stays so, an operator should look at the 
 
 @dataclass(frozen=True, slots=True)
 class SessionTexts:
-    """What a score page shows from a session, and whether texts are cut."""
+    """
+    What a score page shows from a session.
+
+    `error`: the last error that the session recorded; `is_cut`: whether texts are cut.
+    """
 
     status: str
     chain_id: str | None
@@ -35,6 +39,7 @@ class SessionTexts:
     alert: str
     final_analysis: str
     is_cut: bool
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +63,7 @@ class UnreadableSession:
             return Problem(409, "Session has not ended", detail)
         if self.is_gone and not has_score:
             return Problem(404, "Unknown session", f"there is no session {session_id}, or it was deleted")
-        kept = (
-            "its scores and their analyses are kept: the page of the session shows them" if has_score else ""
-        )
+        kept = "its scores and their analyses are kept: see the page of the session" if has_score else ""
         why = f"the session {session_id} cannot be shown: {self.reason}"
         detail = "; ".join(filter(None, (why, kept, self.advice)))
         if self.may_return:
@@ -73,14 +76,22 @@ async def read_session(context: AppContext, session_id: str) -> SessionTexts | U
     masking = masking_of(context.settings.config.masking_patterns)
 
     def show(timeline: Timeline) -> SessionTexts:
-        texts = [mask_secrets(text, masking) for text in (timeline.alert_data, timeline.final_analysis or "")]
-        alert, analysis = (text[:MAX_TEXT_CHARACTERS] for text in texts)
+        shown = (timeline.alert_data, timeline.final_analysis or "", _last_error(timeline))
+        texts = [mask_secrets(text, masking) for text in shown]
+        alert, analysis, error = (text[:MAX_TEXT_CHARACTERS] for text in texts)
         is_cut = max(map(len, texts)) > MAX_TEXT_CHARACTERS
-        return SessionTexts(
-            timeline.status, timeline.chain_id, timeline.alert_type, alert, analysis, is_cut=is_cut
-        )
+        alert_type = mask_secrets(timeline.alert_type or "", masking) or None
+        texts_of = (timeline.status, timeline.chain_id, alert_type, alert, analysis)
+        return SessionTexts(*texts_of, is_cut=is_cut, error=error)
 
     return await read_with(show, context, session_id)
+
+
+def _last_error(timeline: Timeline) -> str:
+    """The session's own error, else the last error event, or an empty text."""
+    events = (v for s in timeline.shown_stages for e in s.executions for v in e.events)
+    errors = [event.content for event in events if event.event_type == "error"]
+    return timeline.error_message or (errors[-1] if errors else "")
 
 
 async def read_with(
@@ -93,9 +104,7 @@ async def read_with(
     """
     source = context.source
     if source is None:
-        return UnreadableSession(
-            "this process has no timeline source", "an operator can set SCORING_TIMELINE_SOURCE for it"
-        )
+        return UnreadableSession("this process has no timeline source", "set SCORING_TIMELINE_SOURCE for it")
     try:
         async with asyncio.timeout(READ_S) as limit, context.session_reads.hold():
             timeline = await source.fetch_timeline(session_id)
@@ -103,14 +112,12 @@ async def read_with(
             return await asyncio.to_thread(work, timeline)
     except QueueFull:
         return UnreadableSession(
-            "too many sessions are being shown now", "reload the page shortly", may_return=True
+            "too many sessions are being shown", "reload the page shortly", may_return=True
         )
     except SessionNotFound:
         return UnreadableSession("the source no longer has the session", is_gone=True)
     except SessionNotTerminal as error:
-        return UnreadableSession(
-            str(error)[:MAX_REASON_CHARACTERS], is_running=True
-        )  # the text names the status
+        return UnreadableSession(str(error)[:MAX_REASON_CHARACTERS], is_running=True)
     except SessionTooLarge as error:
         return UnreadableSession(str(error))
     except (TimelineUnavailable, TimeoutError):

@@ -50,6 +50,7 @@ async def sessions_page(request: Request, caller: Analysing) -> HTMLResponse:
         "sessions.html",
         422 if faults else 200,
         here="/",
+        criteria=context.registry,
         live=live,
         may_score="score" in caller.scopes,
         tarsy_url=context.settings.tarsy_url,

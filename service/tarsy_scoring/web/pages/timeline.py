@@ -44,13 +44,15 @@ async def timeline_page(request: Request, caller: Admitted, session_id: SessionI
     form = read_form(request.scope["query_string"], TimelineQuery)
     if form.query is None:
         raise Problem(422, "Malformed address", "; ".join(form.faults))
-    document = await _marking_score(context, session_id, form.query.score)
+    document = None if form.query.blind else await _marking_score(context, session_id, form.query.score)
     found = await _read(context, session_id, form.query, document)
-    plain = f"/sessions/{session_id}/timeline?" + (f"score={document['score_id']}&" if document else "")
+    marks = f"score={document['score_id']}&" if document else "blind=1&" if form.query.blind else ""
+    plain = f"/sessions/{session_id}/timeline?{marks}"
     return await asyncio.to_thread(  # rendering many entries would block the event loop
         page,
         "timeline.html",
         here="/",
+        criteria=context.registry,
         session_id=session_id,
         doc=document,
         timeline=found,

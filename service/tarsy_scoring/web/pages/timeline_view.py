@@ -126,16 +126,14 @@ def _start_of_page(matching: Sequence[str], at: str | None) -> int:
 
 
 def _texts(rendering: Rendering, entries: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Labels and texts by entry; the first part of an entry is the heading."""
+    """Labels and texts by entry."""
     labels: dict[str, str] = {}
-    texts = dict.fromkeys(entries, "")
-    for part in (*rendering.alert, *rendering.conversation, *rendering.reference):
-        if part.entry not in texts:
-            continue
-        if part.entry in labels:
-            texts[part.entry] += part.quoted or part.text
-        else:
-            labels[part.entry] = part.text.strip().removeprefix(f"[{part.entry}]").strip()
+    texts: dict[str, str] = {}
+    quoted = {part.place: part.quoted for part in rendering.parts}
+    for entry, first, behind in rendering.entries:
+        if entry in entries:
+            labels[entry] = rendering.pieces[first].strip().removeprefix(f"[{entry}]").strip()
+            texts[entry] = "".join(quoted.get(p, rendering.pieces[p]) for p in range(first + 1, behind))
     return labels, texts
 
 

@@ -22,12 +22,13 @@ async def trends_page(request: Request, _: Analysing) -> HTMLResponse:
     form = requested_period(request, DAY_OF, KIND)
     if form.faults:
         return await period_page(request, "trends.html", form)
-    database, day_of = context_of(request).analytics.database, cast(DayOf, form.chosen)
+    context, day_of = context_of(request), cast(DayOf, form.chosen)
+    database = context.analytics.database
     chains = await every_chain(database, form.selection, day_of)
     view = None
     if form.selection.chain is not None:
-        found = await analytics.trends(database, form.selection, day_of)
-        view = trend_view(found.points, f"Totals per day, {form.period}")
+        points = (await analytics.trends(database, form.selection, day_of))[0]
+        view = trend_view(points, f"Totals per day, {form.period}", context.registry.bands)
     return await period_page(
         request,
         "trends.html",

@@ -2,20 +2,29 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.analytics.daily import midnight
-from tarsy_scoring.analytics.needs_attention import MOST_PENDING, read_failed, read_waiting
+from tarsy_scoring.analytics.needs_attention import (
+    MOST_PENDING,
+    confirm_drift,
+    has_scores_before,
+    read_drift,
+    read_failed,
+    read_waiting,
+)
 from tarsy_scoring.analytics.week import CHAINS_SHOWN, DAYS, ChainWeek, read_week
 from tarsy_scoring.dead_letters.dead_letters import count_open
 from tarsy_scoring.labels import review
+from tarsy_scoring.labels.disagreements import read_disagreements
 from tarsy_scoring.limits.fleet import read_pauses
 from tarsy_scoring.scores.reader import Holds
 from tarsy_scoring.web.context import AppContext, context_of
-from tarsy_scoring.web.edge.access import Analysing
+from tarsy_scoring.web.edge.access import Admitted, Analysing
 from tarsy_scoring.web.pages.rendering import page
 
 router = APIRouter(include_in_schema=False)
@@ -25,13 +34,14 @@ NAMES_SHOWN = 10
 
 
 @router.get("/week")
-async def week_page(request: Request, _: Analysing) -> HTMLResponse:
+async def week_page(request: Request, caller: Analysing) -> HTMLResponse:
     """The last seven days of every chain, today included, and what waits for a person."""
     context = context_of(request)
     database, today = context.analytics.database, datetime.now(UTC).date()
     # One after the other: a page that holds several connections at once would take them from other pages.
     week = await read_week(database, today)
     waiting = await read_waiting(database)
+    is_old = await has_scores_before(database, midnight(week.since - timedelta(days=DAYS)))
     holds = await context.reader.holds() if waiting else None
     return await asyncio.to_thread(  # rendering many chains would block the event loop
         page,
@@ -41,16 +51,26 @@ async def week_page(request: Request, _: Analysing) -> HTMLResponse:
         today=today,
         days=DAYS,
         chains=[chain for chain in week.chains if chain.now.scores][:CHAINS_SHOWN],
+        disagreements=await read_disagreements(database, since=midnight(week.since)),
         to_label=(await review.read_review(database))["to_label"],
         unread=await count_open(database),
         pauses=await read_pauses(database),
         failed=await read_failed(database, midnight(week.since)),
         held=held_up(waiting, holds) if holds else [],
-        never=never_scored(context, week.chains),
+        drift=await read_drift(database, NAMES_SHOWN),
+        may_confirm="score" in caller.scopes,
+        never=never_scored(context, week.chains) if is_old else [],
         most_waiting=MOST_PENDING,
         failed_shown=FAILED_SHOWN,
         names_shown=NAMES_SHOWN,
     )
+
+
+@router.post("/week/drift/{event_id}")
+async def confirm(request: Request, caller: Admitted, event_id: UUID) -> RedirectResponse:
+    """Take a finding of drift from the page: the caller has seen it."""
+    await confirm_drift(context_of(request).reader.database, event_id, by=caller.name)
+    return RedirectResponse("/week#needs", 303)
 
 
 def held_up(waiting: Mapping[str | None, int], holds: Holds) -> list[tuple[str | None, int, str, str]]:

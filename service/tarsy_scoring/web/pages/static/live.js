@@ -1,5 +1,5 @@
 // Keeps an open page up to date: after an event the page is fetched again, and its changed regions are replaced.
-// Without this script or without a connection the page stays as it was loaded.
+// It also spares page loads: a list scores in place, and a citation shows its entry beside the text. Without this script every link and form works as plain HTML.
 
 const main = document.getElementById("main");
 const said = document.getElementById("said");
@@ -17,10 +17,10 @@ let attempts = 0;
 // --- fetching the page again ---------------------------------------------------------------------------
 
 // A request for a document parses the answer without running anything in it. Null: it failed.
-function fetchPage() {
+function fetchPage(address = location.href) {
   return new Promise((resolve) => {
     const request = new XMLHttpRequest();
-    request.open("GET", location.href);
+    request.open("GET", address);
     request.setRequestHeader("Accept", "text/html");
     request.responseType = "document";
     request.timeout = FETCH_MS;
@@ -152,5 +152,67 @@ function showState(how) {
 }
 
 document.addEventListener("visibilitychange", () => document.hidden || !isStale || readSoon());
-addEventListener("pageshow", (event) => event.persisted && readSoon());
-connect();
+if (main.dataset.channel) {
+  addEventListener("pageshow", (event) => event.persisted && readSoon());
+  connect();
+}
+
+// --- without leaving the page --------------------------------------------------------------------------
+
+// A list requests a score in place; a refused form is sent again as plain HTML, and its answer says why.
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!isList || !form.closest("[data-region]")) return;
+  event.preventDefault();
+  form.closest("tr").querySelector("a").focus(); // the button goes
+  said.textContent = `${form.querySelector("button").ariaLabel}: requested`;
+  const request = { method: "POST", body: new URLSearchParams(new FormData(form)), redirect: "manual" };
+  const answer = await fetch(form.action, request).catch(() => null);
+  if (answer?.type === "opaqueredirect") readSoon(0);
+  else form.submit();
+});
+
+// Where a panel stands beside the text, a link to an entry of the timeline shows the entry there.
+const panel = document.getElementById("entry");
+
+document.addEventListener("click", async (event) => {
+  const link = event.target.closest('a[href*="#timeline-"]');
+  const isBeside = panel && getComputedStyle(panel.parentElement).position === "sticky";
+  if (!link || !isBeside || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  const entry = (await fetchPage(link.href))?.getElementById(link.hash.slice(1));
+  if (!entry) return location.assign(link.href);
+  main.querySelector("a.shown")?.classList.remove("shown");
+  link.classList.add("shown");
+  panel.replaceChildren(document.importNode(entry, true));
+  panel.hidden = false;
+  panel.parentElement.scrollTop = 0;
+  said.textContent = `Shown beside the text: ${entry.querySelector("h3").textContent}`;
+});
+
+// The timeline arrives when it is unfolded, because reading a session again takes time.
+document.addEventListener("toggle", async ({ target }) => {
+  if (target.id !== "steps") return;
+  const list = document.getElementById("steps-list");
+  list.hidden = !target.open;
+  if (!target.open || list.firstChild) return;
+  const entries = (await fetchPage(target.querySelector("a").href))?.querySelector("section[aria-label=Entries]");
+  if (entries) list.replaceChildren(...document.importNode(entries, true).childNodes);
+  for (const one of list.querySelectorAll("[id]")) one.removeAttribute("id");
+}, true);
+
+// On the review page a digit chooses a label, and Enter saves it.
+document.addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
+  if (ctrlKey || metaKey || altKey || target.matches("input:not([type=radio]), textarea, select")) return;
+  const choice = document.getElementById(`said-${key}`);
+  choice?.click();
+  choice?.focus();
+});
+
+const menu = document.getElementById("menu");
+document.addEventListener("click", ({ target }) => menu.contains(target) || (menu.open = false));
+document.addEventListener("keydown", ({ key }) => {
+  if (key !== "Escape" || !menu.open) return;
+  menu.open = false;
+  menu.firstElementChild.focus();
+});

@@ -1,0 +1,1 @@
+"""Lessons from scored sessions, written where TARSy keeps the memory that its agents read."""
