@@ -6,6 +6,7 @@ Every Kafka client is built with `connection_options`.
 
 import asyncio
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,17 @@ class _ReloadingContext(ssl.SSLContext):
         return self._loaded.wrap_bio(*arguments, **options)
 
 
+class _Session(ssl.SSLObject):
+    """
+    Ends with its own closing alert and awaits none. With an answer still under way uvloop would wait 30 s for
+    the broker's (github.com/MagicStack/uvloop/issues/471).
+    """
+
+    def unwrap(self) -> None:
+        with suppress(ssl.SSLWantReadError):
+            super().unwrap()
+
+
 def _load_context(settings: Settings) -> ssl.SSLContext:
     """
     A context that checks host names and trusts the configured authorities alone, or else those of the system.
@@ -132,6 +144,7 @@ def _load_context(settings: Settings) -> ssl.SSLContext:
     variables = "SCORING_KAFKA_CA_FILE"
     try:
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authorities)
+        context.sslobject_class = _Session
         if certificate is not None and key is not None:
             variables = "SCORING_KAFKA_CERT_FILE, SCORING_KAFKA_KEY_FILE"
             # With an empty password, or OpenSSL asks at the terminal for that of an encrypted key, and waits.
