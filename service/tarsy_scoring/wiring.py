@@ -34,6 +34,7 @@ from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.queue.store import Store
 from tarsy_scoring.scores.reader import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.stopping import closing
 from tarsy_scoring.telemetry.tracing import wants_traces
 from tarsy_scoring.timeline.sources import open_timeline_source
 
@@ -82,7 +83,7 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
         statement_cache=settings.database_statement_cache,
     )
     many = AnalyticReads(url, settings.database_schema, statement_cache=settings.database_statement_cache)
-    try:
+    async with closing(many, database):
         await database.open()
         await many.open()
         inbox = Inbox(database, policy_of(settings, registry))
@@ -92,9 +93,6 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
         leases, store = Leases(database, inbox), Store(database, inbox)
         metrics = metrics or Metrics(settings.config.chains)
         yield Parts(settings, registry, database, inbox, leases, store, reader, analytics, limits, metrics)
-    finally:
-        await many.close()
-        await database.close()
 
 
 def policy_of(settings: Settings, registry: CriteriaRegistry) -> Policy:

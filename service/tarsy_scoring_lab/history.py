@@ -20,6 +20,7 @@ import asyncpg
 
 from tarsy_scoring.analytics.recount import COUNT
 from tarsy_scoring.postgres import migrate
+from tarsy_scoring.telemetry.stopping import closing
 from tarsy_scoring_lab.postgres import EmbeddedPostgres
 
 DAYS = 90
@@ -111,7 +112,7 @@ async def fill(url: str, now: datetime) -> Filled:
         named, shifted = (f"{at:%Y-%m-%d %H:%M}" for at in (began_at, began_at + timedelta(days=shift)))
         finding["meaning"] = [sentence.replace(named, shifted) for sentence in finding["meaning"]]
     connection = await asyncpg.connect(url)
-    try:
+    async with closing(connection):
         async with connection.transaction():
             for table in TABLES:
                 await _insert(connection, table, stored["tables"][table], shift)
@@ -120,8 +121,6 @@ async def fill(url: str, now: datetime) -> Filled:
                     count.replace("{schema}", "public"), [beginning], [beginning + WHOLE]
                 )
         await connection.execute("ANALYZE")  # without statistics PostgreSQL plans for empty tables
-    finally:
-        await connection.close()
     return Filled(len(stored["tables"]["session_scores"]), beginning, stored["sessions"])
 
 
@@ -158,13 +157,11 @@ async def renew() -> None:
         end = datetime.fromisoformat(stored["beginning"]).replace(tzinfo=UTC) + WHOLE
         await fill(server.url, end)
         connection = await asyncpg.connect(server.url)
-        try:
+        async with closing(connection):
             for table in TABLES:
                 names = ", ".join(name for name, _ in await connection.fetch(COLUMNS, table))
                 rows = f"SELECT jsonb_agg(to_jsonb(t)) FROM (SELECT {names} FROM {table}) t"
                 stored["tables"][table] = json.loads(await connection.fetchval(rows))
-        finally:
-            await connection.close()
     text = json.dumps(stored, separators=(",", ":"), sort_keys=True)
     _place().write_bytes(lzma.compress(text.encode(), preset=9))
 

@@ -15,6 +15,7 @@ from typing import Any
 import asyncpg
 
 from tarsy_scoring.postgres.moments import moment
+from tarsy_scoring.telemetry.stopping import closing
 from tarsy_scoring.timeline.text import storable_json
 
 Row = dict[str, Any]
@@ -61,10 +62,8 @@ async def _connected(target: Any) -> AsyncIterator[Any]:
         yield target
         return
     connection = await asyncpg.connect(target, timeout=30)
-    try:
+    async with closing(connection):
         yield connection
-    finally:
-        await connection.close()
 
 
 def _rows_of(session: Row) -> Iterator[tuple[str, Row]]:

@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.web.api import probes
+from tarsy_scoring.postgres import recent
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.edge import middleware
@@ -67,7 +67,7 @@ async def test_probes_that_wait_for_the_database_take_no_place_of_a_caller(
     app, context = site
     looks = Looks()
     monkeypatch.setattr(context.reader.database, "once", looks.once)
-    monkeypatch.setattr(probes, "READY_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(recent, "READY_TIMEOUT_S", 600.0)
 
     async with client_of(app) as client:
         asked = {asyncio.create_task(client.get("/readyz")) for _ in range(3)}

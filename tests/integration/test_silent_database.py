@@ -15,8 +15,8 @@ from tarsy_scoring.errors import SessionNotFound, TimelineUnavailable
 from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS
+from tarsy_scoring.postgres.recent import READY_TIMEOUT_S
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
-from tarsy_scoring.web.api.probes import READY_TIMEOUT_S
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.wiring import open_parts

@@ -11,7 +11,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.metrics_server import serve_metrics
-from tarsy_scoring.telemetry.stopping import run_until_signalled, unless_stopped
+from tarsy_scoring.telemetry.stopping import closing, run_until_signalled, unless_stopped
 from tarsy_scoring.timeline.model import TimelineSource
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.web.app import create_app
@@ -52,15 +52,12 @@ async def run_api(settings: Settings, access: Access, stopping: asyncio.Event) -
         log.warning("api.no_timeline_source", effect="only sessions that are known here can be scored")
     metrics = Metrics(settings.config.chains)
     metrics.begin("api")
-    try:
-        async with (
-            serve_metrics(settings, metrics.registry) as metrics_port,
-            open_parts(settings, metrics) as parts,
-        ):
-            await _serve(parts, source, access, metrics_port, stopping)
-    finally:
-        if source is not None:
-            await source.close()
+    async with (
+        closing(*([source] if source is not None else [])),
+        serve_metrics(settings, metrics.registry) as metrics_port,
+        open_parts(settings, metrics) as parts,
+    ):
+        await _serve(parts, source, access, metrics_port, stopping)
     log.info("service.stopped")
 
 

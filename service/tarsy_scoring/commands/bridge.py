@@ -15,7 +15,7 @@ from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.tarsy.reviews import Reviews, open_reviews
 from tarsy_scoring.tarsy.sessions import BEGINNING, open_tarsy_sessions
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.telemetry.stopping import run_until_signalled
+from tarsy_scoring.telemetry.stopping import closing, run_until_signalled
 from tarsy_scoring.wiring import policy_of
 
 
@@ -74,10 +74,7 @@ async def run_bridge(
         reviews = Reviews(settings, database, tarsy, inbox, reviews_since)
         return Bridge(settings, database, sessions, metrics, since, reviews=reviews)
 
-    try:
+    async with closing(sessions.tarsy, tarsy):
         await run_loop_on_database(
             settings, "bridge", open_bridge, stopping, topics=[settings.topic_session_completed]
         )
-    finally:
-        await sessions.tarsy.close()
-        await tarsy.close()

@@ -24,6 +24,7 @@ from tarsy_scoring.doctor.systems import broker_checks, judge_checks, memory_che
 from tarsy_scoring.errors import ConfigurationError, errors_of
 from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.telemetry.stopping import closing
 from tarsy_scoring.wiring import ROLES, setting_errors, warn_of_settings
 
 
@@ -79,8 +80,6 @@ async def examine_database(settings: Settings) -> list[CheckResult]:
         return [CheckResult("database", "skipped", "SCORING_DATABASE_URL is not set")]
     url = settings.database_url.get_secret_value()
     database = Database(url, settings.database_schema, pool_size=2, statement_cache=0)
-    try:
+    async with closing(database):
         await database.open()
         return await run_checks(database_checks(settings, database))
-    finally:
-        await database.close()

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from tarsy_scoring.commands.shared import FAILED, audited, counted, plain, run_on_parts, time_option
 from tarsy_scoring.scores.export import export_scores, written
 from tarsy_scoring.scoring.training import training_lines
+from tarsy_scoring.telemetry.stopping import closing
 from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.web.queries import ExportQuery
@@ -113,7 +114,7 @@ async def _write_training(parts: Parts, query: ExportQuery) -> int:
     """
     file, left_out = sys.stdout.buffer, 0
     source = open_timeline_source(parts.settings)
-    try:
+    async with closing(source):
         await source.check()
         await audited(parts.database, "export", **query.audited, with_session=True)
         batches = export_scores(parts.reader, query.chosen)
@@ -125,6 +126,4 @@ async def _write_training(parts: Parts, query: ExportQuery) -> int:
                 left_out += 1
                 click.echo(f"left out: {plain(line.why_not)}", err=True)
         file.flush()
-    finally:
-        await source.close()
     return left_out

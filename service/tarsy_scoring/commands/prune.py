@@ -17,6 +17,7 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.retention.erasure import erase
 from tarsy_scoring.retention.pruning import COUNT_LIMIT, Pruner, days_to_keep
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions, sessions_gone
+from tarsy_scoring.telemetry.stopping import closing
 from tarsy_scoring.wiring import Parts
 
 
@@ -71,11 +72,9 @@ async def _follow_deletions(parts: Parts, *, yes: bool) -> Mapping[str, int]:
     number = 0
     if yes:
         await audited(parts.database, "prune", deleted_upstream=True)
-    try:
+    async with closing(sessions.tarsy):
         async for gone in sessions_gone(parts.database, sessions):
             for session_id in gone if yes else ():
                 await erase(parts.database, parts.leases, session_id, by=asker(), why="deleted_upstream")
             number += len(gone)
-    finally:
-        await sessions.tarsy.close()
     return {"sessions": number}

@@ -34,6 +34,7 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.selection import CostEstimate, estimate_of, never_scored, obsolete_sessions
+from tarsy_scoring.telemetry.stopping import closing
 from tarsy_scoring.timeline.model import FoundSession
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.wiring import Parts
@@ -187,10 +188,8 @@ async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) 
                 if chain in (None, session.chain_id) and session.status in statuses:
                     yield session
 
-    try:
+    async with closing(source):
         return await never_scored(parts.database, wanted())
-    finally:
-        await source.close()
 
 
 # --- selections ----------------------------------------------------------------------------------------

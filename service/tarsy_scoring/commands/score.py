@@ -153,6 +153,7 @@ def _score(
     from tarsy_scoring.gates.containment import contain_commands
     from tarsy_scoring.scoring.offline import score_offline
     from tarsy_scoring.telemetry.logging import set_up_logging
+    from tarsy_scoring.telemetry.stopping import closing
 
     set_up_logging(settings.log_level, settings.log_format)
     contain_commands(settings, os.environ)
@@ -163,13 +164,10 @@ def _score(
             from tarsy_scoring.judge.ask.client import create_clients
 
             clients = create_clients(settings)
-        try:
+        async with closing(*clients.values()):
             return await score_offline(
                 settings, registry, clients, timeline, chain, with_judge=with_judge, reference=reference
             )
-        finally:
-            for client in clients.values():
-                await client.close()
 
     with Console(stderr=True).status("scoring ..."):  # prints nothing where stderr is no terminal
         return run(work())

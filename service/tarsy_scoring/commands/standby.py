@@ -13,7 +13,7 @@ from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.telemetry.health import Health
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.metrics_server import serve_metrics
-from tarsy_scoring.telemetry.stopping import unless_stopped
+from tarsy_scoring.telemetry.stopping import closing, unless_stopped
 from tarsy_scoring.wiring import require_migrated
 
 log = structlog.get_logger()
@@ -56,11 +56,9 @@ async def run_loop_on_database(
         await require_migrated(database, wait=True)
         await ensure_topics(settings, topics, compacted)
 
-    await database.open()
-    try:
+    async with closing(database):
+        await database.open()
         await run_loop(settings, role, lambda metrics: open_loop(database, metrics), prepare, stopping)
-    finally:
-        await database.close()
 
 
 async def run_loop(

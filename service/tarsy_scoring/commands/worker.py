@@ -20,8 +20,8 @@ from tarsy_scoring.kafka.publisher import STOP_TIMEOUT_S
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.memory.loop import Memories, memories_of
 from tarsy_scoring.outbox.relay import Relay
-from tarsy_scoring.postgres.database import Database, DatabaseAway
-from tarsy_scoring.postgres.recent import Recent
+from tarsy_scoring.postgres.database import DatabaseAway
+from tarsy_scoring.postgres.recent import database_look
 from tarsy_scoring.postgres.transactions import CLOSE_S
 from tarsy_scoring.queue.backlog import unpublished_events
 from tarsy_scoring.queue.capacity import Capacity
@@ -36,7 +36,7 @@ from tarsy_scoring.telemetry.health import Health
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.metrics_server import serve_metrics
 from tarsy_scoring.telemetry.otel import OFF, Tracing, open_tracing
-from tarsy_scoring.telemetry.stopping import run_until_signalled, unless_stopped
+from tarsy_scoring.telemetry.stopping import cancelling, closing, run_until_signalled, unless_stopped
 from tarsy_scoring.timeline.model import TimelineSource
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.wiring import ROLES, Parts, Role, check_settings, open_parts, require_migrated
@@ -44,8 +44,6 @@ from tarsy_scoring.wiring import ROLES, Parts, Role, check_settings, open_parts,
 log = structlog.get_logger()
 
 BACKLOG_EVERY_S = 5.0
-READY_TIMEOUT_S = 2.0
-LOOK_EVERY_S = 1.0  # at the database, however many probes ask
 FLUSH_S = 20.0  # a batch under way in the relay, and the flush
 # Longest stop for a worker that does not judge: loops end, or are cut off and close their Kafka clients, and
 # both pools close.
@@ -129,7 +127,7 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
         intake = Intake(parts.settings, parts.inbox, capacity, parts.metrics)
     relay = Relay(parts.settings, parts.database, parts.metrics) if "relay" in roles else None
     beside = await _open_beside_relay(parts) if relay is not None else []
-    _watch_readiness(health, parts.database, intake)
+    _watch_readiness(health, parts, intake)
     topics = topics_of(parts.settings, roles)
     judged = asyncio.Event()  # set when judging has ended, so that the relay may flush
     async with asyncio.TaskGroup() as service:
@@ -212,7 +210,7 @@ async def _judge(parts: Parts, health: Health, stopping: asyncio.Event, tracing:
     health.add(lambda: watched.unanswered)
     health.details["not_called"] = parts.limits.open_circuits
     clients = create_clients(parts.settings, tracing=tracing)
-    try:
+    async with closing(*clients.values(), source):
         scorer = Scorer(
             settings=parts.settings,
             leases=parts.leases,
@@ -238,16 +236,8 @@ async def _judge(parts: Parts, health: Health, stopping: asyncio.Event, tracing:
         beside = [asyncio.create_task(warn_of_self_judging(parts.settings, source))]
         if memories_of(parts.settings):
             beside.append(asyncio.create_task(Memories(scorer).run(stopping)))
-        try:
+        async with cancelling(*beside):
             await worker.run(stopping)
-        finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
-    finally:
-        for client in clients.values():
-            await client.close()
-        await source.close()
 
 
 async def warn_of_self_judging(settings: Settings, source: TimelineSource) -> None:
@@ -293,22 +283,14 @@ async def _watch_backlog(parts: Parts) -> None:
         await asyncio.sleep(BACKLOG_EVERY_S)
 
 
-def _watch_readiness(health: Health, database: Database, intake: Intake | None) -> None:
+def _watch_readiness(health: Health, parts: Parts, intake: Intake | None) -> None:
     """
     Add the conditions of readiness: the database answers, and intake has joined the consumer group once.
 
     A broker outage does not end readiness; it shows in the metrics.
     """
 
-    async def database_answers() -> str | None:
-        try:
-            async with asyncio.timeout(READY_TIMEOUT_S):
-                await database.once(lambda c: c.execute("SELECT 1"))
-        except (DatabaseAway, TimeoutError):
-            return "the database does not answer"
-        return None
-
-    health.add(Recent(database_answers, LOOK_EVERY_S))
+    health.add(database_look(parts.database, parts.metrics))
     if intake is not None:
         health.add(lambda: None if intake.has_joined else "the consumer group has not been joined yet")
         health.details["not_read"] = intake.stopped_topics

@@ -17,6 +17,7 @@ from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.memory.loop import memories_of
 from tarsy_scoring.memory.tables import MemoryTables
 from tarsy_scoring.tarsy.reviews import open_reviews
+from tarsy_scoring.telemetry.stopping import closing
 from tarsy_scoring.timeline.sources import open_timeline_source
 
 QUESTION = Question("analysis", [Message("user", "Reply with the word ready.")])
@@ -101,19 +102,14 @@ def source_checks(settings: Settings) -> list[Check]:
         if settings.timeline_source is None:
             raise NotChecked("SCORING_TIMELINE_SOURCE is not set")
         opened = open_timeline_source(settings)
-        try:
+        async with closing(opened):
             await opened.check()
-        finally:
-            await opened.close()
         return f"{settings.timeline_source} can be read"
 
     async def reviews() -> str:
         tarsy = open_reviews(settings)
-        try:
-            async with tarsy.transaction():
-                return "reviews in TARSy can be read"
-        finally:
-            await tarsy.close()
+        async with closing(tarsy), tarsy.transaction():
+            return "reviews in TARSy can be read"
 
     has_database = settings.timeline_database_url is not None
     return [Check("source", source), *([Check("reviews", reviews, ["source"])] if has_database else [])]
@@ -131,11 +127,8 @@ def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
         if not with_judge:
             raise NotChecked("--no-judge: no model was called")
         clients = create_clients(settings)
-        try:
+        async with closing(*clients.values()):
             answers = await asyncio.gather(*map(_ask, clients.values()))
-        finally:
-            for client in clients.values():
-                await client.close()
         found = "; ".join(words for words, _ in answers)
         if not all(has_answered for _, has_answered in answers):
             raise CheckFault(

@@ -28,6 +28,7 @@ from tarsy_scoring.outbox import outbox
 from tarsy_scoring.outbox.outbox import OutboxEvent
 from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.stopping import cancelling
 from tarsy_scoring.telemetry.tracing import TRACEPARENT
 
 log = structlog.get_logger()
@@ -162,14 +163,11 @@ class Relay:
             is_leading: See `_assign_positions`.
         """
         waiting = asyncio.ensure_future(broker_call)
-        try:
+        async with cancelling(waiting):
             while not (await asyncio.wait({waiting}, timeout=ASSIGN_EVERY_S))[0]:
                 with contextlib.suppress(DatabaseAway):  # the next pass logs it
                     await self._assign_positions(is_leading=is_leading)
             return await waiting
-        finally:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
 
     async def _publish(self, events: list[OutboxEvent]) -> list[OutboxEvent]:
         """Send in order; returns the events of each session that are done, up to the first failure."""

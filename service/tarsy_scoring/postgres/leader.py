@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database
 from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
+from tarsy_scoring.telemetry.stopping import cancelling
 
 # PostgreSQL ends the transaction of a leader that is frozen or lost after this time without a statement.
 SILENCE_S = 30
@@ -67,13 +68,10 @@ class AdvisoryLock:
             limits = f"SET LOCAL idle_in_transaction_session_timeout = '{SILENCE_S}s';{LONG_TRANSACTION}"
             await connection.execute(limits, timeout=CONTACT_S)
             working = asyncio.ensure_future(work())
-            try:
+            async with cancelling(working):
                 while not (await asyncio.wait({working}, timeout=BEAT_S))[0]:
                     await connection.execute("SELECT 1", timeout=CONTACT_S)
                 await working
-            finally:
-                working.cancel()
-                await asyncio.gather(working, return_exceptions=True)
             return True
 
         return await database.once(hold)

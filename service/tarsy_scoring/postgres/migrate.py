@@ -15,6 +15,7 @@ from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS, misconfigured, why_away
 from tarsy_scoring.postgres.revisions import Revision, migrations_dir, revisions, stored_revision
 from tarsy_scoring.postgres.url import place_of
+from tarsy_scoring.telemetry.stopping import closing
 
 Phase = Literal["pre", "post"]
 
@@ -79,10 +80,8 @@ def _pending(revisions: list[Revision], phase: Phase | None) -> list[Revision]:
 
 async def _read_revision(database_url: str, schema: str) -> str | None:
     connection = await asyncpg.connect(database_url, timeout=10, statement_cache_size=0)
-    try:
+    async with closing(connection):
         return await stored_revision(connection, schema)
-    finally:
-        await connection.close()
 
 
 def _height(numbers: list[str], revision: str | None) -> int:

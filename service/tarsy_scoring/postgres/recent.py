@@ -6,7 +6,13 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.telemetry.metrics import Metrics
+
 T = TypeVar("T")
+
+READY_TIMEOUT_S = 2.0
+LOOK_EVERY_S = 1.0  # at the database, however many probes ask
 
 
 class Recent(Generic[T]):
@@ -30,3 +36,19 @@ class Recent(Generic[T]):
                 self._kept = [await self._read()]
                 self._began = now
             return self._kept[0]
+
+
+def database_look(database: Database, metrics: Metrics) -> Recent[str | None]:
+    """Look at the database for `/readyz`, and set the metric; the result is why the process is not ready."""
+
+    async def look() -> str | None:
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                await database.once(lambda c: c.execute("SELECT 1"))
+        except (DatabaseAway, TimeoutError):
+            metrics.database_up.set(0)
+            return "the database does not answer"
+        metrics.database_up.set(1)
+        return None
+
+    return Recent(look, LOOK_EVERY_S)

@@ -37,6 +37,7 @@ from tarsy_scoring.scoring.durable_judge import asked_hash
 from tarsy_scoring.scoring.offline import plan_judgement
 from tarsy_scoring.scoring.providers import Case, judge
 from tarsy_scoring.studies.judge_bench import BenchSample
+from tarsy_scoring.telemetry.stopping import closing
 from tarsy_scoring.timeline.clean.masking import masking_of
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.render.fence import new_nonce
@@ -215,11 +216,8 @@ async def live_judges(settings: Settings, planned: Sequence[Planned]) -> AsyncIt
         clock = AttemptClock(settings.attempt_timeout_s)  # a judgement has as much time as one attempt
         return lambda question: clients[job.provider].ask(question, clock=clock)
 
-    try:
+    async with closing(*clients.values()):
         yield ask_of
-    finally:
-        for client in clients.values():
-            await client.close()
 
 
 async def judge_all(

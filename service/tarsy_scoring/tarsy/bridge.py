@@ -32,7 +32,7 @@ from tarsy_scoring.tarsy.database import TarsyAway
 from tarsy_scoring.tarsy.reviews import Reviews
 from tarsy_scoring.tarsy.sessions import BEGINNING, PAGE, STATUSES, SweepStart, TarsySessions
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.telemetry.stopping import unless_stopped
+from tarsy_scoring.telemetry.stopping import cancelling, unless_stopped
 
 log = structlog.get_logger()
 
@@ -162,12 +162,10 @@ class Bridge:
         work = [self._announce(), *([self._reviews.run()] if self._reviews is not None else [])]
         tasks = [asyncio.ensure_future(one) for one in work]
         try:
-            for ended in (await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
-                await ended
+            async with cancelling(*tasks):
+                for ended in (await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
+                    await ended
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self._metrics.bridge_leading.set(0)
 
     async def _announce(self) -> None:

@@ -1,15 +1,20 @@
-"""How a process stops: at the first signal in order, at the second at once."""
+"""How a process stops: at the first signal in order, at the second at once; and how parts of it end."""
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
 import structlog
 
 log = structlog.get_logger()
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
 
 
 async def run_until_signalled(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
@@ -51,13 +56,30 @@ async def unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Even
     """
     task = asyncio.create_task(work)
     stop = asyncio.create_task(stopping.wait())
-    try:
+    async with cancelling(task, stop):
         await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             return False
         task.result()
         return True
+
+
+@asynccontextmanager
+async def closing(*things: _Closable) -> AsyncIterator[None]:
+    """Close `things` one after the other when the block ends."""
+    try:
+        yield
     finally:
-        for unfinished in (task, stop):
-            unfinished.cancel()
-        await asyncio.gather(task, stop, return_exceptions=True)
+        for thing in things:
+            await thing.close()
+
+
+@asynccontextmanager
+async def cancelling(*tasks: asyncio.Future[Any]) -> AsyncIterator[None]:
+    """Cancel `tasks` when the block ends, and wait until they have ended; ignores their errors."""
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from tarsy_scoring import __version__
 from tarsy_scoring.config.studies_extra import load_studies
+from tarsy_scoring.postgres.recent import database_look
 from tarsy_scoring.web.api import browse, labels, ledger, live, probes, scores, tarsy
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.edge.access import Access
@@ -43,7 +44,7 @@ def create_app(context: AppContext, *, access: Access | None = None) -> FastAPI:
     """
     app = application()
     app.state.context = context
-    app.state.database_look = probes.database_look(context)
+    app.state.database_look = database_look(context.reader.database, context.metrics)
     app.state.has_started = True
     app.state.access = access or Access(context.settings)
     app.add_middleware(RequestMiddleware, access=app.state.access, metrics=context.metrics)

@@ -38,6 +38,7 @@ from tarsy_scoring.studies.judge_bench import (
     misranked,
     read_known_outcomes,
 )
+from tarsy_scoring.telemetry.stopping import closing
 from tarsy_scoring.timeline.evidence import require_events
 from tarsy_scoring.timeline.files import BrokenSessionFile, SessionFiles
 from tarsy_scoring.timeline.model import Timeline
@@ -147,15 +148,13 @@ def judge_bench(
 
     async def work() -> tuple[Bench, list[Planned], list[BenchSample]]:
         opened = source or open_timeline_source(settings)
-        try:
+        async with closing(opened):
             bench = await read_bench(
                 opened.fetch_timeline,
                 known,
                 list(itertools.product(criteria, dict.fromkeys(providers))),
                 samples,
             )
-        finally:
-            await opened.close()
         planned = plan_all(settings, bench, recordings)
         _ask_first(planned)
         return bench, planned, await _judge_planned(settings, planned, recordings)

@@ -21,6 +21,7 @@ from tarsy_scoring.commands.shared import (
 )
 from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.studies.tool_needs import ChainNeeds, read_needs
+from tarsy_scoring.telemetry.stopping import closing
 from tarsy_scoring.wiring import Parts
 
 
@@ -62,7 +63,7 @@ def tool_needs(
 
     async def work(parts: Parts) -> list[ChainNeeds]:
         clients = create_clients(settings)
-        try:
+        async with closing(*clients.values()):
             return await read_needs(
                 parts.database,
                 parts.limits,
@@ -72,9 +73,6 @@ def tool_needs(
                 max_usd=max_usd,
                 most_notes=max_scores,
             )
-        finally:
-            for client in clients.values():
-                await client.close()
 
     with Console(stderr=True).status("reading ..."):  # prints nothing where stderr is no terminal
         found = run_on_parts(work, settings)

@@ -1,6 +1,5 @@
 """Health and the OpenAPI document."""
 
-import asyncio
 from typing import Literal
 
 from fastapi import APIRouter, Request
@@ -8,13 +7,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.postgres.recent import Recent
 from tarsy_scoring.web.api.common import operation_id
-from tarsy_scoring.web.context import AppContext
 
-READY_TIMEOUT_S = 2.0
-LOOK_EVERY_S = 1.0
 # A peer that reads no answers would otherwise fill the connection buffer, and hold a place that
 # probes need.
 LAST = {"Connection": "close"}
@@ -54,22 +48,6 @@ async def readyz(request: Request, response: Response) -> ProbeAnswer:
         return ProbeAnswer(status="ready")
     response.status_code = 503
     return ProbeAnswer(status="not ready", reason=missing)
-
-
-def database_look(context: AppContext) -> Recent[str | None]:
-    """Look at the database for `/readyz`, and set the metric."""
-
-    async def look() -> str | None:
-        try:
-            async with asyncio.timeout(READY_TIMEOUT_S):
-                await context.reader.database.once(lambda c: c.execute("SELECT 1"))
-        except (DatabaseAway, TimeoutError):
-            context.metrics.database_up.set(0)
-            return "the database does not answer"
-        context.metrics.database_up.set(1)
-        return None
-
-    return Recent(look, LOOK_EVERY_S)
 
 
 @router.get("/openapi.json", include_in_schema=False)
