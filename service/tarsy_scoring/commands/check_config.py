@@ -61,12 +61,9 @@ def check_config(shows_all: bool, as_json: bool) -> None:
         "not_set": missing,
         "warnings": warnings,
     }
-    if as_json:
-        print_json(document)
-        return
     text = yaml.safe_dump(document["config"], allow_unicode=True, sort_keys=False, width=math.inf)
     more = {"config_text": text, "warnings": [in_words(w) for w in warnings], "shows_all": shows_all}
-    print_text("settings.txt", document | more)
+    print_json(document) if as_json else print_text("settings.txt", document | more)
 
 
 # --- settings without secrets --------------------------------------------------------------------------

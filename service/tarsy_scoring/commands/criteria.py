@@ -9,7 +9,7 @@ from typing import Any
 import click
 import yaml
 
-from tarsy_scoring.commands.shared import ASKED_WRONGLY, json_option, print_json, print_text
+from tarsy_scoring.commands.shared import ASKED_WRONGLY, json_option, print_either, print_json, print_text
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
@@ -47,10 +47,7 @@ def list_criteria(as_json: bool) -> None:
         }
         for found, source in _configured_criteria(settings)
     ]
-    if as_json:
-        print_json(documents)
-    else:
-        print_text("criteria.txt", {"criteria": documents})
+    print_json(documents) if as_json else print_text("criteria.txt", {"criteria": documents})
 
 
 @criteria.command("show")
@@ -67,11 +64,11 @@ def show_criteria(name: str, as_json: bool) -> None:
     found, source = _locate(name, "NAME")
     added = {"criteria_hash": found.criteria_hash, "source": source}
     added |= {key: found.content[key] for key in ("added_by_code", "prompt_hashes")}
-    if as_json:
-        print_json(found.content | added)
-        return
-    click.echo(f"# The file ({source}):\n{_as_yaml(_file_content(found))}")
-    click.echo(f"# Added by code, and the hashes of all of it:\n{_as_yaml(added)}", nl=False)
+    parts = (
+        f"# The file ({source}):\n{_as_yaml(_file_content(found))}",
+        f"# Added by code, and the hashes of all of it:\n{_as_yaml(added)}".removesuffix("\n"),
+    )
+    print_either(found.content | added, parts, as_json=as_json)
 
 
 @criteria.command("diff")

@@ -13,6 +13,7 @@ from tarsy_scoring.commands.shared import (
     json_option,
     plain,
     plain_lines,
+    print_either,
     print_json,
     print_text,
     progress_bar,
@@ -93,12 +94,9 @@ def show_dead_letter(place: str, as_json: bool) -> None:
         return _document(group, letter) | {"value": preview(body.value if body else whole.value)}
 
     document = run_on_parts(work)
-    if as_json:
-        print_json(document)
-        return
-    for name, shown in document.items():
-        # Only the message itself, which comes last, may have several lines.
-        click.echo(f"{name}: {plain_lines(shown) if name == 'value' else plain(str(shown))}")
+    # Only the message itself, which comes last, may have several lines.
+    lines = (f"{k}: {plain_lines(v) if k == 'value' else plain(str(v))}" for k, v in document.items())
+    print_either(document, lines, as_json=as_json)
 
 
 @dead_letters.command("replay")
@@ -129,10 +127,9 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool, as_json: bool
     for why in refused:
         click.echo(f"not replayed: {plain(why)}", err=True)
     sent = chosen - len(refused)
-    if as_json:
-        print_json({"replayed": sent, "replayed_before": done if everything else 0, "not_replayed": refused})
-    else:
-        click.echo(f"replayed: {sent} of {chosen}" if refused else f"replayed: {sent}")
+    document = {"replayed": sent, "replayed_before": done if everything else 0, "not_replayed": refused}
+    line = f"replayed: {sent} of {chosen}" if refused else f"replayed: {sent}"
+    print_either(document, [line], as_json=as_json)
     sys.exit(FAILED if refused else 0)
 
 

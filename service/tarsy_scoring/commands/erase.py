@@ -10,7 +10,7 @@ from tarsy_scoring.commands.shared import (
     json_option,
     not_blank,
     plain,
-    print_json,
+    print_either,
     progress_bar,
     run_on_parts,
     sessions_argument,
@@ -20,6 +20,8 @@ from tarsy_scoring.memory.tables import forget
 from tarsy_scoring.retention import erasure, persons
 from tarsy_scoring.retention.erasure import Inventory, inventory
 from tarsy_scoring.wiring import Parts
+
+ADVICE = "nothing was erased; add --yes to erase"
 
 
 @click.command()
@@ -76,25 +78,22 @@ def erase(sessions: list[str], person: str | None, yes: bool, as_json: bool) -> 
         }
         for session_id, of in found.items()
     ]
-    if as_json:
-        print_json({"sessions": documents})
-        return
+    lines = []
     for session_id, of in found.items():
         is_running = of.open_scores and not yes
         more = f"; {of.open_scores} pending or running, to be cancelled" if is_running else ""
-        click.echo(f"{session_id}: {'erased: ' if yes and not of.is_empty else ''}{_in_words(of.rows)}{more}")
+        lines.append(
+            f"{session_id}: {'erased: ' if yes and not of.is_empty else ''}{_in_words(of.rows)}{more}"
+        )
         if words := memories.get(session_id):
-            click.echo(f"  TARSy's memory: {words}")
-    _advise(is_needed=not yes and any(not of.is_empty for of in found.values()))
+            lines.append(f"  TARSy's memory: {words}")
+    if not yes and any(not of.is_empty for of in found.values()):
+        lines.append(ADVICE)
+    print_either({"sessions": documents}, lines, as_json=as_json)
 
 
 def _in_words(rows: Mapping[str, int]) -> str:
     return ", ".join(f"{n} in {table}" for table, n in rows.items() if n) or "no rows"
-
-
-def _advise(*, is_needed: bool) -> None:
-    if is_needed:
-        click.echo("nothing was erased; add --yes to erase")
 
 
 def _erase_person(name: str, *, yes: bool, as_json: bool) -> None:
@@ -106,9 +105,7 @@ def _erase_person(name: str, *, yes: bool, as_json: bool) -> None:
             return None, await persons.count(parts.database, name, show)
 
     pseudonym, rows = run_on_parts(work)
-    if as_json:
-        is_erased = yes and any(rows.values())
-        print_json({"person": name, "pseudonym": pseudonym, "erased": is_erased, "rows": rows})
-        return
-    click.echo(f"{plain(name)}: {f'now {pseudonym}: ' if pseudonym else ''}{_in_words(rows)}")
-    _advise(is_needed=not yes and any(rows.values()))
+    has_rows = any(rows.values())
+    document = {"person": name, "pseudonym": pseudonym, "erased": yes and has_rows, "rows": rows}
+    line = f"{plain(name)}: {f'now {pseudonym}: ' if pseudonym else ''}{_in_words(rows)}"
+    print_either(document, [line, ADVICE] if has_rows and not yes else [line], as_json=as_json)

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from tarsy_scoring.commands.shared import json_option, print_json, settings_of_environment
+from tarsy_scoring.commands.shared import json_option, print_either, settings_of_environment
 
 
 @click.command()
@@ -26,4 +26,4 @@ def migrate(phase: Any, down: str | None, as_json: bool) -> None:
     done = migrate_tables(settings.require_database(), settings.database_schema, phase=phase, down=down)
     what = "undone" if down else "applied"
     text = f"{what}: {', '.join(done)}" if done else "nothing to do: the tables are up to date"
-    print_json({what: done}) if as_json else click.echo(text)
+    print_either({what: done}, [text], as_json=as_json)

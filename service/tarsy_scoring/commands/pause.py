@@ -1,15 +1,14 @@
 """`pause` and `resume`: stop and restart judging for everything, a chain or a provider."""
 
-from dataclasses import asdict
-
 import click
 
 from tarsy_scoring.commands.shared import (
     asker,
     audited,
+    counted,
     json_option,
     not_blank,
-    print_json,
+    print_either,
     require_known,
     run_on_parts,
     settings_of_environment,
@@ -50,15 +49,8 @@ def pause(
         return await read_pauses(parts.database)
 
     pauses = run_on_parts(work, settings)
-    if as_json:
-        print_json({"pauses": [asdict(p) for p in pauses]})
-        return
-    for each in pauses:
-        click.echo(str(each))
-    if not only_list:
-        click.echo(SEEN)
-    elif not pauses:
-        click.echo("nothing is paused")
+    last = SEEN if not only_list else "" if pauses else "nothing is paused"
+    print_either({"pauses": pauses}, filter(None, [*map(str, pauses), last]), as_json=as_json)
 
 
 @click.command()
@@ -78,9 +70,5 @@ def resume(chain: str | None, provider: str | None, as_json: bool) -> None:
         return await parts.limits.resume(chain, provider), await read_pauses(parts.database)
 
     lifted, left = run_on_parts(work, settings)
-    if as_json:
-        print_json({"lifted": lifted, "pauses": [asdict(p) for p in left]})
-        return
-    click.echo(f"{lifted} {'pause' if lifted == 1 else 'pauses'} lifted" + (f"; {SEEN}" if lifted else ""))
-    for each in left:
-        click.echo(str(each))
+    first = f"{counted(lifted, 'pause')} lifted" + (f"; {SEEN}" if lifted else "")
+    print_either({"lifted": lifted, "pauses": left}, [first, *map(str, left)], as_json=as_json)

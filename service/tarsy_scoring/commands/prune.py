@@ -8,7 +8,7 @@ from tarsy_scoring.commands.shared import (
     asker,
     audited,
     json_option,
-    print_json,
+    print_either,
     progress_bar,
     run_on_parts,
     settings_of_environment,
@@ -54,16 +54,15 @@ def prune(keep: int | None, deleted_upstream: bool, yes: bool, as_json: bool) ->
         return await pruner.run(progress_bar)
 
     counts = run_on_parts(work, settings)
-    if as_json:
-        print_json({"removed" if yes else "would_remove": counts})
-        return
+    lines = []
     for name, number in counts.items():
         more = "or more " if number >= COUNT_LIMIT and not yes else ""
-        click.echo(f"{number:,} {more}{name.replace('_', ' ')}")
+        lines.append(f"{number:,} {more}{name.replace('_', ' ')}")
     if not deleted_upstream and "scores" not in counts:
-        click.echo("scores are kept for ever: neither SCORING_RETENTION_DAYS nor --keep is set")
+        lines.append("scores are kept for ever: neither SCORING_RETENTION_DAYS nor --keep is set")
     if not yes and any(counts.values()):
-        click.echo("nothing was removed; add --yes to delete")
+        lines.append("nothing was removed; add --yes to delete")
+    print_either({"removed" if yes else "would_remove": counts}, lines, as_json=as_json)
 
 
 async def _follow_deletions(parts: Parts, *, yes: bool) -> Mapping[str, int]:

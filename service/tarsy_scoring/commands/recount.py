@@ -3,7 +3,7 @@
 import click
 
 from tarsy_scoring.analytics.recount import mark_all, recount_all
-from tarsy_scoring.commands.shared import counted, json_option, print_json, run_on_parts
+from tarsy_scoring.commands.shared import counted, json_option, print_either, run_on_parts
 from tarsy_scoring.wiring import Parts
 
 
@@ -22,4 +22,4 @@ def recount(as_json: bool) -> None:
         return await recount_all(parts.database)
 
     days = run_on_parts(work)
-    print_json({"days": days}) if as_json else click.echo(f"counted {counted(days, 'day')} again")
+    print_either({"days": days}, [f"counted {counted(days, 'day')} again"], as_json=as_json)

@@ -43,7 +43,7 @@ def approaches(since: datetime | None, chain: str | None, as_json: bool) -> None
 
 @report.command("disagreements")
 @click.option("--since", type=time_option, help="Only sessions labelled since (RFC 3339, or a date).")
-@click.option("--chain", metavar="NAME", help="Only scores of this chain.")
+@chain_option
 @json_option
 def disagreements(since: datetime | None, chain: str | None, as_json: bool) -> None:
     """

@@ -173,6 +173,15 @@ def print_json(value: Any, *, on_one_line: bool = False) -> None:
     click.echo("".join(c if c.isprintable() or c == "\n" else dumps(c)[1:-1] for c in text))
 
 
+def print_either(document: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print the document with `--json`, else the lines for people."""
+    if as_json:
+        print_json(document)
+        return
+    for line in lines:
+        click.echo(line)
+
+
 def print_text(name: str, document: Mapping[str, Any], *, room: str = "commands", err: bool = False) -> None:
     """
     Print a document for people, with a template from `texts`; foreign text in it cannot control the terminal.

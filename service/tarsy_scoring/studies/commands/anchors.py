@@ -14,6 +14,7 @@ from tarsy_scoring.commands.shared import (
     counted,
     json_option,
     may_spend,
+    print_either,
     print_json,
     run_on_parts,
     sessions_argument,
@@ -85,15 +86,13 @@ def add(sessions: list[str], sample: int | None, chain: str | None, note: str | 
         return chosen, await anchor_sessions.add(parts.database, chosen, by=asker(), note=note)
 
     chosen, added = run_on_parts(work)
-    if as_json:
-        print_json({"chosen": chosen, "added": added})
-    else:
-        others = f", {len(chosen) - len(added)} were anchors already" if len(added) < len(chosen) else ""
-        if sample is not None and len(chosen) < sample:
-            others = ": the last 90 days have no more scored sessions"
-        click.echo(f"{counted(len(added), 'anchor')} added{others}")
-        if added:
-            click.echo("a running worker will have them judged; `tarsy-scoring anchors run` shows the cost")
+    others = f", {len(chosen) - len(added)} were anchors already" if len(added) < len(chosen) else ""
+    if sample is not None and len(chosen) < sample:
+        others = ": the last 90 days have no more scored sessions"
+    lines = [f"{counted(len(added), 'anchor')} added{others}"]
+    if added:
+        lines.append("a running worker will have them judged; `tarsy-scoring anchors run` shows the cost")
+    print_either({"chosen": chosen, "added": added}, lines, as_json=as_json)
 
 
 @anchors.command("remove")
@@ -107,11 +106,10 @@ def remove(sessions: list[str], as_json: bool) -> None:
         return await anchor_sessions.remove(parts.database, sessions, by=asker())
 
     removed = run_on_parts(work)
-    if as_json:
-        print_json({"removed": removed})
-        return
     others = f", {len(sessions) - len(removed)} were not anchors" if len(removed) < len(sessions) else ""
-    click.echo(f"{counted(len(removed), 'anchor')} removed{others}")
+    print_either(
+        {"removed": removed}, [f"{counted(len(removed), 'anchor')} removed{others}"], as_json=as_json
+    )
 
 
 @anchors.command("list")

@@ -1,6 +1,5 @@
 """`compare`: compares two agent versions by their sessions, or two criteria on the same sessions."""
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -25,14 +24,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.inbox import Order
-from tarsy_scoring.studies.commands.judging import (
-    OrderedJudgement,
-    cost_in_words,
-    cost_of,
-    follow,
-    run_options,
-    status_of,
-)
+from tarsy_scoring.studies.commands.judging import OrderedJudgement, cost_of, end, follow, run_options
 from tarsy_scoring.studies.commands.texts import print_study
 from tarsy_scoring.studies.comparison import CONFIDENCE, ScoredSession, compare_versions
 from tarsy_scoring.studies.estimates import paired_change
@@ -175,11 +167,7 @@ def _compare_criteria(
     arguments = ["compare", "--criteria", *criteria, *sessions]
     judgements = run(follow(settings, run_id, arguments, orders, timeout_s))
     document = document_of(run_id, criteria, sessions, judgements)
-    if as_json:
-        print_json(document)
-    else:
-        print_study("criteria_pairs.txt", document | {"cost_in_words": cost_in_words(judgements.values())})
-    sys.exit(status_of(judgements.values()))
+    end("criteria_pairs.txt", document, judgements.values(), as_json=as_json)
 
 
 def document_of(

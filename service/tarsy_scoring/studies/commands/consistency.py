@@ -1,6 +1,5 @@
 """`consistency SESSION`: measures how much repeated judgements for one session differ."""
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
@@ -11,7 +10,6 @@ import click
 
 from tarsy_scoring.commands.shared import (
     json_option,
-    print_json,
     require_criteria,
     run,
     session_id,
@@ -19,15 +17,7 @@ from tarsy_scoring.commands.shared import (
 )
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.inbox import Order
-from tarsy_scoring.studies.commands.judging import (
-    OrderedJudgement,
-    cost_in_words,
-    cost_of,
-    follow,
-    run_options,
-    status_of,
-)
-from tarsy_scoring.studies.commands.texts import print_study
+from tarsy_scoring.studies.commands.judging import OrderedJudgement, cost_of, end, follow, run_options
 from tarsy_scoring.studies.spread import flip_rate, spread
 
 
@@ -56,11 +46,7 @@ def consistency(
     run_id = run_id or uuid4()
     judgements = list(run(follow(settings, run_id, arguments, orders, timeout_s)).values())
     document = document_of(run_id, judgements)
-    if as_json:
-        print_json(document)
-    else:
-        print_study("consistency.txt", document | {"cost_in_words": cost_in_words(judgements)})
-    sys.exit(status_of(judgements))
+    end("consistency.txt", document, judgements, as_json=as_json)
 
 
 def document_of(run_id: UUID, judgements: Sequence[OrderedJudgement]) -> dict[str, Any]:

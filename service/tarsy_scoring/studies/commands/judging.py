@@ -8,10 +8,11 @@ far the judgements are.
 import asyncio
 import math
 import shlex
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NoReturn
 from uuid import UUID
 
 import click
@@ -19,13 +20,14 @@ from pydantic import BaseModel
 
 from tarsy_scoring.commands import shared
 from tarsy_scoring.commands.rescore import ask_to_spend
-from tarsy_scoring.commands.shared import FAILED, FiniteRange, asker, audited, progress_bar, usd
+from tarsy_scoring.commands.shared import FAILED, FiniteRange, asker, audited, print_json, progress_bar, usd
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.scores.bands import band_of, bands_of
 from tarsy_scoring.scores.reader import Reader
+from tarsy_scoring.studies.commands.texts import print_study
 from tarsy_scoring.wiring import open_migrated_parts
 
 POLL_S = 0.5
@@ -83,18 +85,14 @@ def cost_of(judgements: Iterable[OrderedJudgement]) -> dict[str, Any]:
     `unknown` is the number of ended judgements without a known cost.
     """
     usages = [j.usage or {} for j in judgements if not j.is_outstanding]
+    counted = [(u.get("input_tokens"), u.get("output_tokens")) for u in usages]
+    tokens = [i + o for i, o in counted if i is not None and o is not None]
     costs = [u["cost_usd"] for u in usages if u.get("cost_usd") is not None]
     return {
-        "tokens": _tokens_of(usages),
+        "tokens": sum(tokens) if tokens else None,
         "cost_usd": math.fsum(costs) if costs else None,
         "unknown": len(usages) - len(costs),
     }
-
-
-def _tokens_of(usages: Iterable[dict[str, Any]]) -> int | None:
-    counted = [(u.get("input_tokens"), u.get("output_tokens")) for u in usages]
-    tokens = [i + o for i, o in counted if i is not None and o is not None]
-    return sum(tokens) if tokens else None
 
 
 def cost_in_words(judgements: Iterable[OrderedJudgement]) -> str:
@@ -110,6 +108,15 @@ def cost_in_words(judgements: Iterable[OrderedJudgement]) -> str:
 def status_of(judgements: Iterable[OrderedJudgement]) -> int:
     """A command's exit status: 0 if every judgement has a total."""
     return 0 if all(j.total_score is not None for j in judgements) else FAILED
+
+
+def end(
+    name: str, document: dict[str, Any], judged: Collection[OrderedJudgement], *, as_json: bool
+) -> NoReturn:
+    """Print what a run found, for people with the template `name`, and end with its status."""
+    words = document | {"cost_in_words": cost_in_words(judged)}
+    print_json(document) if as_json else print_study(name, words)
+    sys.exit(status_of(judged))
 
 
 # --- a run ---------------------------------------------------------------------------------------------
