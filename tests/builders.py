@@ -1,6 +1,7 @@
 """Builders of records with sensible defaults; a test names only the fields that matter to it."""
 
 import contextlib
+import re
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
@@ -203,3 +204,17 @@ async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
         yield connection
     finally:
         await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def role_on(url: str, *grants: str) -> AsyncIterator[tuple[str, str]]:
+    """Name and URL of a new role with these grants, in which `{role}` is its name."""
+    role = f"role_{uuid.uuid4().hex[:12]}"
+    async with connected(url) as owner:
+        await owner.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'")
+        try:
+            for grant in grants:
+                await owner.execute(grant.format(role=role))
+            yield role, re.sub("//.*@", f"//{role}:{role}@", url)
+        finally:
+            await owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

@@ -218,17 +218,8 @@ def _errors_of_judging(settings: Settings, environ: Mapping[str, str]) -> list[C
         partial(require_unreadable, settings, environ, sandbox.SYSTEM),
         partial(wants_traces, environ),
         partial(require_affordable, settings, full_window_usd),
-        partial(_require_writable_tarsy, settings),
+        settings.require_write_back,
     )
-
-
-def _require_writable_tarsy(settings: Settings) -> None:
-    for where, chain in settings.config.named_chains.items():
-        if chain.memory and settings.write_back_database_url is None:
-            raise ConfigurationError(
-                f"{where}.memory: it is written into TARSy's database: set SCORING_WRITE_BACK_DATABASE_URL "
-                "to the URL of a role with the grants in docs/bridge.md, or leave `memory` out"
-            )
 
 
 def _errors_of_criteria(settings: Settings) -> list[ConfigurationError]:

@@ -190,8 +190,7 @@ class ScriptedJudge:
     async def _embed(self, request: web.Request) -> web.Response:
         body = await request.json()
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
-        vectors = [embed(text, body["dimensions"]) for text in texts]
-        data = [{"object": "embedding", "index": n, "embedding": v} for n, v in enumerate(vectors)]
+        data = [{"index": n, "embedding": embed(text, body["dimensions"])} for n, text in enumerate(texts)]
         return web.json_response({"object": "list", "data": data, "model": body["model"]})
 
     def _take_fault(self, call: _Call) -> Fault | None:

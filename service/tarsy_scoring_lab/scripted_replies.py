@@ -8,7 +8,6 @@ import functools
 import hashlib
 import itertools
 import json
-import math
 import re
 import zlib
 from collections import Counter
@@ -131,7 +130,7 @@ class Task:
     The task of one answer.
 
     `categories` are the highest points by title, `bands` the ranges of totals by outcome. Without a `schema`
-    the answer is text. `memories` are the ids of memories that the question shows.
+    the answer is text.
     """
 
     turn: Turn
@@ -140,7 +139,6 @@ class Task:
     categories: Mapping[str, int]
     bands: Mapping[str, tuple[int, int]]
     schema: dict[str, Any] | None
-    memories: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> str | None:
@@ -160,7 +158,6 @@ _BANDS_SENTENCE = re.compile(r"must lie in the range of the outcome: ([^.\n]*)\.
 _BAND = re.compile(r"([a-z]\w*) (\d{1,3})-(\d{1,3})", re.IGNORECASE)
 _SCHEMA_BAND = r"\b{}:\D*(\d{{1,3}})\s*[-–]\s*(\d{{1,3}})"
 _HIGHEST = re.compile(r"\d{1,3}\s*[-–]\s*(\d{1,3})")
-_MEMORY = re.compile(r"^memory_id: (\S+)$", re.MULTILINE)
 _JSON_FENCE = re.compile(r"```json[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL)
 
 
@@ -196,7 +193,6 @@ def read_task(messages: Messages, response_format: Mapping[str, Any] | None = No
         categories=categories if categories or bands else _CATEGORIES,
         bands=bands,
         schema=schema,
-        memories=tuple(_MEMORY.findall(messages[-1][1])) if turn == "memory" else (),
     )
 
 
@@ -244,8 +240,6 @@ def _schema_in(text: str) -> dict[str, Any] | None:
 
 def write_reply(task: Task) -> str:
     """The answer to a task."""
-    if task.turn == "memory":
-        return json.dumps(_lessons(task), indent=2)
     if task.schema is not None:
         return json.dumps(_json_answer(task, task.schema), indent=2)
     total = task.transcript.total
@@ -257,7 +251,7 @@ def write_reply(task: Task) -> str:
             return "\n".join([_analysis(task, task.categories), "", *outcome, *breakdown, "", str(total)])
         case "repair":
             return "\n".join([STAND_IN, "", *outcome, *breakdown, "", str(total)])
-        case "reminder":
+        case "reminder" | "memory":
             return "\n".join([STAND_IN, "", *outcome, str(total)])
         case "missing_tools":
             missing = task.transcript.missing_tools.items()
@@ -265,19 +259,10 @@ def write_reply(task: Task) -> str:
             return "\n".join([STAND_IN, "", *(gaps or ["No critical missing tools identified."])])
 
 
-def _lessons(task: Task) -> dict[str, Any]:
-    """The first memory that exists is confirmed; without any, the first line of the alert is a new one."""
-    alert = task.transcript.alert.partition("\n")[0][:500]
-    new = {"content": f"{STAND_IN} {alert}", "category": "episodic", "valence": "neutral"}
-    known = [{"memory_id": memory_id} for memory_id in task.memories[:1]]
-    return {"create": [] if known else [new], "reinforce": known, "deprecate": []}
-
-
 def embed(text: str, dimensions: int) -> list[float]:
     """A vector that counts words, so that texts with the same words are near to each other."""
     counts = Counter(zlib.crc32(encode(word)) % dimensions for word in re.findall(r"\w+", text.lower()))
-    length = math.sqrt(sum(n * n for n in counts.values())) or 1.0
-    return [counts[place] / length for place in range(dimensions)]
+    return [float(counts[place]) for place in range(dimensions)]
 
 
 def _points(limits: Mapping[str, int], total: int) -> dict[str, int]:
@@ -303,6 +288,7 @@ def _json_answer(task: Task, schema: dict[str, Any]) -> dict[str, Any]:
     transcript, total = task.transcript, task.transcript.total
     limits = _highest_points(properties.get("score_breakdown", {}).get("properties", {}))
     reasoning = _analysis(task, limits)
+    alert = transcript.alert.partition("\n")[0][:500]
     if task.outcome and "outcome" not in properties:
         reasoning += f"\n\nOutcome: {task.outcome}"
     known: dict[str, Any] = {
@@ -319,6 +305,7 @@ def _json_answer(task: Task, schema: dict[str, Any]) -> dict[str, Any]:
         "confidence": 0.0,  # no model judged
         "issues": [f"{STAND_IN} The values were computed from a checksum of the transcript."],
         "highlights": [f"{transcript.citation}."],
+        "create": [{"content": f"{STAND_IN} {alert}", "category": "episodic", "valence": "neutral"}],
     }
     if task.outcome:
         known["outcome"] = task.outcome

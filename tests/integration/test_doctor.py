@@ -1,9 +1,7 @@
 """`doctor` on real parts: a healthy environment fails no check, and each fault fails its own check with advice."""
 
 import re
-import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from builders import connected
+from builders import connected, role_on
 from infrastructure import Topics, wait_until
 from pooler import TransactionPooler
 from processes import Service
@@ -99,20 +97,6 @@ async def look_at_database(url: str, **env: str) -> list[CheckResult]:
     return await examine_database(load_settings({"SCORING_DATABASE_URL": url, **env}))
 
 
-@asynccontextmanager
-async def role_on(url: str, *grants: str) -> AsyncIterator[str]:
-    """The URL of a new role with these grants, in which `{role}` is its name."""
-    role = f"role_{uuid.uuid4().hex[:12]}"
-    async with connected(url) as owner:
-        await owner.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'")
-        try:
-            for grant in grants:
-                await owner.execute(grant.format(role=role))
-            yield re.sub("//.*@", f"//{role}:{role}@", url)
-        finally:
-            await owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
-
-
 async def change_database(url: str, change: str) -> None:
     """ALTER DATABASE; holds for new connections."""
     async with connected(url) as connection:
@@ -133,7 +117,7 @@ async def test_a_role_without_the_privileges(database_url: str) -> None:
         "REVOKE INSERT, DELETE ON sessions FROM {role}",
         "REVOKE SELECT ON pauses FROM {role}",
     )
-    async with role_on(database_url, *grants) as url:
+    async with role_on(database_url, *grants) as (_, url):
         fault = the_fault(await look_at_database(url), "database-tables")
 
     assert "pauses, sessions" in fault

@@ -1,15 +1,14 @@
 """TARSy's database as a source: the timeline equals that of a file, and every way to be unreadable."""
 
 import contextlib
-import re
 import tracemalloc
-import uuid
 from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
 import pytest
 
+from builders import role_on
 from tarsy_grants import READER, grants_to
 from tarsy_scoring.errors import SessionNotFound, SessionTooLarge, TimelineUnavailable
 from tarsy_scoring.tarsy import timeline_db
@@ -35,21 +34,17 @@ async def source(tarsy_database_url: str):  # type: ignore[no-untyped-def]
 async def test_older_deployments_lack_columns(connection: Any, tarsy_database_url: str) -> None:
     """A missing value reads as absent; the documented grants suffice."""
     await load_session(connection, session())
-    role = f"reader_{uuid.uuid4().hex[:12]}"
-    await connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'; {grants_to(READER, role)}")
     await connection.execute(
         "ALTER TABLE alert_sessions DROP COLUMN labels; ALTER TABLE agent_executions DROP COLUMN original_model_name"
     )
-    reader = TarsyDatabase(re.sub("//.*@", f"//{role}:{role}@", tarsy_database_url))
-    try:
+    async with role_on(tarsy_database_url, grants_to(READER, "{role}")) as (role, url):
+        reader = TarsyDatabase(url)
         assert (await reader.fetch_timeline("one")).labels == {}
         await connection.execute(f"REVOKE SELECT ON stages FROM {role}")
         reader.tarsy.look_again()
         with pytest.raises(TimelineUnavailable, match="SELECT on stages"):
             await reader.fetch_timeline("one")
-    finally:
         await reader.close()
-        await connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 DEEP, LONG = "[" * 3000 + "]" * 3000, "9" * 5000

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from builders import Scoring, completion, connected, failure, rescore, session_completed
+from builders import Scoring, completion, connected, failure, rescore, role_on, session_completed
 from infrastructure import wait_until
 from tarsy_grants import WRITER, grants_to
 from tarsy_scoring.outbox import outbox
@@ -360,12 +360,10 @@ async def test_a_schema_that_refuses_every_row_is_waited_for(scoring: Scoring, s
 
 
 @pytest.fixture
-async def writer(tarsy: Tarsy, tarsy_database_url: str) -> AsyncIterator[tuple[str, str]]:
+async def writer(tarsy_database_url: str) -> AsyncIterator[tuple[str, str]]:
     """A role with the documented grants: its name and its URL."""
-    role = f"writer_{uuid.uuid4().hex[:12]}"
-    await tarsy.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'; {grants_to(WRITER, role)}")
-    yield role, re.sub("//.*@", f"//{role}:{role}@", tarsy_database_url)
-    await tarsy.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    async with role_on(tarsy_database_url, grants_to(WRITER, "{role}")) as writer:
+        yield writer
 
 
 async def test_the_documented_grants_suffice_and_missing_ones_are_named(

@@ -1,7 +1,6 @@
 """Starts that are refused, with status and message, and starts that wait."""
 
 import json
-import uuid
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -9,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 import yaml
 
-from builders import connected
+from builders import connected, role_on
 from infrastructure import Topics, wait_until
 from processes import Finished, Service, assert_whole
 
@@ -66,16 +65,9 @@ async def test_a_database_that_refuses_the_connection_is_not_waited_for(
 async def test_missing_grants_of_the_timeline_role_refuse_the_start(service: Service, tarsy_database_url: str) -> None:
     """The message names all of them at once."""
     required = {"stages", "agent_executions", "timeline_events", "mcp_interactions", "llm_interactions"}
-    role = f"reader_{uuid.uuid4().hex[:12]}"
-    parts = urlsplit(tarsy_database_url)
-    url = urlunsplit(parts._replace(netloc=f"{role}:{role}@{parts.netloc.rpartition('@')[2]}"))
-    env = {"SCORING_TIMELINE_SOURCE": "tarsy-db", "SCORING_TIMELINE_DATABASE_URL": url}
-    async with connected(tarsy_database_url) as owner:
-        await owner.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'; GRANT SELECT ON alert_sessions TO {role}")
-        try:
-            ended = await service.run("worker", **env)
-        finally:
-            await owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    async with role_on(tarsy_database_url, "GRANT SELECT ON alert_sessions TO {role}") as (_, url):
+        env = {"SCORING_TIMELINE_SOURCE": "tarsy-db", "SCORING_TIMELINE_DATABASE_URL": url}
+        ended = await service.run("worker", **env)
 
     assert ended.status == FAILED
     assert {table for table in required if f"SELECT on {table}" in one_sentence(ended)} == required
@@ -85,22 +77,15 @@ async def test_a_source_that_refuses_the_role_keeps_the_worker_unready(
     service: Service, tarsy_database_url: str
 ) -> None:
     """The reason is that of the source; once the source answers no restart is needed."""
-    role = f"reader_{uuid.uuid4().hex[:12]}"
-    parts = urlsplit(tarsy_database_url)
-    url = urlunsplit(parts._replace(netloc=f"{role}:{role}@{parts.netloc.rpartition('@')[2]}"))
-    async with connected(tarsy_database_url) as owner:
-        await owner.execute(f"CREATE ROLE {role} NOLOGIN PASSWORD '{role}'")
-        await owner.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
-        try:
-            worker = service.worker(SCORING_TIMELINE_SOURCE="tarsy-db", SCORING_TIMELINE_DATABASE_URL=url)
-            await worker.says("source.away")
-            await worker.says("intake.joined")
-            status, body = await worker.get("/readyz")
-            await owner.execute(f"ALTER ROLE {role} LOGIN")
-            await worker.ready()
-            await worker.stop()
-        finally:
-            await owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    grants = "ALTER ROLE {role} NOLOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}"
+    async with connected(tarsy_database_url) as owner, role_on(tarsy_database_url, grants) as (role, url):
+        worker = service.worker(SCORING_TIMELINE_SOURCE="tarsy-db", SCORING_TIMELINE_DATABASE_URL=url)
+        await worker.says("source.away")
+        await worker.says("intake.joined")
+        status, body = await worker.get("/readyz")
+        await owner.execute(f"ALTER ROLE {role} LOGIN")
+        await worker.ready()
+        await worker.stop()
 
     assert status == 503
     assert "it refuses the user or the password" in json.loads(body)["reason"]

@@ -20,7 +20,7 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.doctor.checks import SETTING_ADVICE, CheckResult, run_checks
 from tarsy_scoring.doctor.database import database_checks
-from tarsy_scoring.doctor.systems import broker_checks, judge_checks, memory_checks, source_checks
+from tarsy_scoring.doctor.systems import broker_checks, judge_checks, source_checks
 from tarsy_scoring.errors import ConfigurationError, errors_of
 from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.postgres.database import Database
@@ -54,7 +54,6 @@ async def examine(settings: Settings, *, with_judge: bool) -> list[CheckResult]:
         run_checks(broker_checks(settings)),
         run_checks(source_checks(settings)),
         run_checks(judge_checks(settings, with_judge=with_judge)),
-        run_checks(memory_checks(settings, with_judge=with_judge)),
     )
     return [examine_settings(settings), *(result for results in systems for result in results)]
 

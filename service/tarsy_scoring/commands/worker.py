@@ -18,7 +18,7 @@ from tarsy_scoring.gates.containment import contain_commands
 from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.kafka.publisher import STOP_TIMEOUT_S
 from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.memory.loop import Memories, memories_of
+from tarsy_scoring.memory.loop import Memories
 from tarsy_scoring.outbox.relay import Relay
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.postgres.recent import database_look
@@ -234,7 +234,7 @@ async def _judge(parts: Parts, health: Health, stopping: asyncio.Event, tracing:
         log.info("worker.started", owner=str(worker.owner), slots=parts.settings.slots)
         calm_garbage_collector()
         beside = [asyncio.create_task(warn_of_self_judging(parts.settings, source))]
-        if memories_of(parts.settings):
+        if parts.settings.config.memories:
             beside.append(asyncio.create_task(Memories(scorer).run(stopping)))
         async with cancelling(*beside):
             await worker.run(stopping)

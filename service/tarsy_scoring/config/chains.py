@@ -250,3 +250,8 @@ class Config(Frozen):
     def named_chains(self) -> dict[str, ChainSettings]:
         """`defaults` and each chain, by their path in the file."""
         return {"defaults": self.defaults} | {f"chains.{name}": chain for name, chain in self.chains.items()}
+
+    @property
+    def memories(self) -> list[MemorySettings]:
+        """The models that chains embed memories with, each once."""
+        return list(dict.fromkeys(c.memory for c in self.named_chains.values() if c.memory))

@@ -250,6 +250,11 @@ class Settings(BaseSettings):
             raise SettingMissing("SCORING_KAFKA_BOOTSTRAP_SERVERS is not set: give host:port,...")
         return self.kafka_bootstrap_servers
 
+    def require_write_back(self) -> None:
+        """Raises: SettingMissing: A chain has a memory and `SCORING_WRITE_BACK_DATABASE_URL` is not set."""
+        if self.config.memories and self.write_back_database_url is None:
+            raise SettingMissing("SCORING_WRITE_BACK_DATABASE_URL is not set; memory needs it")
+
 
 TOPICS = tuple(n for n, f in Settings.model_fields.items() if n.startswith("topic_") and f.annotation is str)
 SECRETS = tuple(n for n, f in Settings.model_fields.items() if "SecretStr" in str(f.annotation))

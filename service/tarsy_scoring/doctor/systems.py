@@ -14,8 +14,7 @@ from tarsy_scoring.kafka.connect import BrokerAway, check_brokers
 from tarsy_scoring.kafka.examine import TopicFacts, has_codecs, read_topics
 from tarsy_scoring.kafka.publisher import MAX_REQUEST_BYTES
 from tarsy_scoring.kafka.security import connection_options
-from tarsy_scoring.memory.loop import memories_of
-from tarsy_scoring.memory.tables import MemoryTables
+from tarsy_scoring.memory.tables import check_models, open_memories
 from tarsy_scoring.tarsy.reviews import open_reviews
 from tarsy_scoring.telemetry.stopping import closing
 from tarsy_scoring.timeline.sources import open_timeline_source
@@ -117,7 +116,7 @@ def source_checks(settings: Settings) -> list[Check]:
 
 def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
     """
-    The check of the models.
+    The check of the models, and of the one that embeds memories.
 
     Args:
         with_judge: Make one short call to the model of each provider; False: the check is skipped.
@@ -136,25 +135,17 @@ def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
             )
         return found
 
-    return [Check("judge", judge)]
-
-
-def memory_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
-    """The check of TARSy's memory, which embeds a text (see `judge_checks`); none without `memory`."""
-    wanted = memories_of(settings)
-
     async def memory() -> str:
-        if not (settings.write_back_database_url and with_judge):
-            raise NotChecked("--no-judge, or SCORING_WRITE_BACK_DATABASE_URL is not set")
-        tables, clients = MemoryTables(settings), create_clients(settings)
+        tarsy, clients = open_memories(settings), create_clients(settings)
         try:
-            return "; ".join([await tables.check(one, clients) for one in wanted])
+            return await check_models(tarsy, settings, clients)
         finally:
-            await tables.close()
+            await tarsy.close()
             for client in clients.values():
                 await client.close()
 
-    return [Check("memory", memory)] if wanted else []
+    remembers = settings.config.memories and settings.write_back_database_url
+    return [Check("judge", judge), *([Check("memory", memory, ["judge"])] if remembers else [])]
 
 
 async def _ask(client: JudgeClient) -> tuple[str, bool]:

@@ -1,17 +1,12 @@
 """
 The lessons of a session: the question to the judge, and what of a reply may enter TARSy's memory.
 
-Laws. Agents read these texts later, so a reply is as hostile as the session behind it. A text that addresses
-a model is refused. An id counts only if the question showed it: it carries a mark that depends on the nonce,
-so the stored reply alone proves that, after a crash, too.
+Laws. Agents read these texts later, so a reply is as hostile as the session behind it: where one text
+addresses a model, the whole reply counts as nothing.
 """
 
-import hashlib
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
-from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,18 +14,11 @@ from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.judge.read import json_reply
 from tarsy_scoring.judge.read.reasoning import without_reasoning
 from tarsy_scoring.judge.verdict import ReplyFormat
-from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.timeline.clean.masking import Masking
 from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
-from tarsy_scoring.timeline.render.fence import fence, prefix_lines
+from tarsy_scoring.timeline.render.fence import fence, new_nonce, prefix_lines
 
-MOST_LESSONS, MOST_SHOWN, MOST_CHARACTERS = 3, 10, 1_000
-_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
-
-LAST_REPLY = """
-SELECT reply, nonce FROM {schema}.judge_turns WHERE score_id = $1 AND kind = 'memory'
-ORDER BY ordinal DESC LIMIT 1
-"""
+MOST_LESSONS, MOST_CHARACTERS = 3, 1_000
 
 
 class _Part(BaseModel):
@@ -52,12 +40,12 @@ class Known(_Part):
 
 
 class Outdated(Known):
-    """A memory that the session proves wrong."""
+    """A memory that the session proves wrong. To name the reason makes the judge look for one."""
 
     reason: str
 
 
-class Reply(_Part):
+class Lessons(_Part):
     """A reply of the judge."""
 
     create: list[Lesson]
@@ -65,72 +53,42 @@ class Reply(_Part):
     deprecate: list[Outdated]
 
 
-REPLY_FORMAT = ReplyFormat("lessons", Reply.model_json_schema())
-
-
-@dataclass(frozen=True, slots=True)
-class Lessons:
-    """
-    The part of a reply that counts, safe to store and to show.
-
-    `created` holds new memories by number in the reply, `deprecated` reasons by id. `refused` counts new
-    memories that address a model.
-    """
-
-    created: Mapping[int, Lesson]
-    reinforced: tuple[str, ...]
-    deprecated: Mapping[str, str]
-    refused: int
+REPLY_FORMAT = ReplyFormat("lessons", Lessons.model_json_schema())
 
 
 def question(memories: Iterable[Mapping[str, Any]], nonce: str, masking: Masking) -> str:
-    """The question that follows the evaluation. A memory that addresses a model is left out."""
-    shown = []
-    for memory in memories:
-        content = _safe(memory["content"], nonce, masking)
-        if content and _ID.fullmatch(memory["memory_id"]):
-            shown.append(f"memory_id: {marked(memory['memory_id'], nonce)}\n{prefix_lines(content)}")
+    """
+    The question that follows the evaluation. A memory that addresses a model is left out.
+
+    Args:
+        memories: `memory_id` and `content` of each.
+        nonce: The fence's.
+    """
+    safe = [(memory["memory_id"], _safe(memory["content"], masking)) for memory in memories]
+    shown = [f"memory_id: {memory_id}\n{prefix_lines(content)}" for memory_id, content in safe if content]
     texts = packaged_yaml(__package__, "question.yaml")
     form = json_reply.output_schema(REPLY_FORMAT.schema)
     asked: str = texts["question"].replace("{{OUTPUT_SCHEMA}}", form)
-    return asked.replace("{{MEMORIES}}", fence("\n\n".join(shown), nonce) if shown else texts["none"])
+    return asked.replace("{{MEMORIES}}", fence("\n\n".join(shown) or texts["none"], nonce))
 
 
-def marked(memory_id: str, nonce: str) -> str:
-    """The id as the question with this nonce shows it."""
-    return f"{memory_id}.{hashlib.sha256(f'{nonce} {memory_id}'.encode()).hexdigest()[:12]}"
+def read_lessons(reply: str, masking: Masking) -> Lessons | None:
+    """
+    The part of a stored reply that counts, without secrets; pure.
 
-
-def read_lessons(reply: str, nonce: str, masking: Masking) -> Lessons | None:
-    """What of a stored reply counts; None where it does not fit the form."""
-    parsed = json_reply.parse(without_reasoning(reply), Reply)
-    if isinstance(parsed, str):
+    None where it does not fit the form, or a new memory is empty or addresses a model.
+    """
+    lessons = json_reply.parse(without_reasoning(reply), Lessons)
+    if isinstance(lessons, str):
         return None
-    known = [*parsed.reinforce[:MOST_SHOWN], *parsed.deprecate[:1]]
-    ids = {one.memory_id: one.memory_id.partition(".")[0] for one in known}
-    real = {shown: id_ for shown, id_ in ids.items() if shown == marked(id_, nonce)}
-    deprecated = {
-        real[one.memory_id]: _safe(one.reason, nonce, masking) or ""
-        for one in parsed.deprecate[:1]
-        if one.memory_id in real
-    }
-    safe = {n: _safe(one.content, nonce, masking) for n, one in enumerate(parsed.create[:MOST_LESSONS])}
-    return Lessons(
-        {n: parsed.create[n].model_copy(update={"content": text}) for n, text in safe.items() if text},
-        tuple(id_ for id_ in real.values() if id_ not in deprecated),
-        deprecated,
-        sum(not text for text in safe.values()),
-    )
+    del lessons.create[MOST_LESSONS:], lessons.deprecate[1:]
+    for lesson in lessons.create:
+        lesson.content = _safe(lesson.content, masking)
+    return lessons if all(lesson.content for lesson in lessons.create) else None
 
 
-def _safe(text: str, nonce: str, masking: Masking) -> str | None:
-    """The text without secrets and invisible characters; None where it addresses a model."""
-    sanitizer = Sanitizer(nonce, masking=masking)
+def _safe(text: str, masking: Masking) -> str:
+    """The text without secrets and invisible characters; empty where it addresses a model."""
+    sanitizer = Sanitizer(new_nonce(), masking=masking)
     safe = sanitizer.text("", text[: 4 * MOST_CHARACTERS]).strip()
-    return None if sanitizer.injections else safe[:MOST_CHARACTERS]
-
-
-async def lessons_of(database: Database, score_id: UUID, masking: Masking) -> Lessons | None:
-    """The lessons of a score; None where there are none, or the reply is gone. Raises: DatabaseAway."""
-    rows = await database.fetch(LAST_REPLY, score_id)
-    return read_lessons(rows[0]["reply"], rows[0]["nonce"], masking) if rows else None
+    return "" if sanitizer.injections else safe[:MOST_CHARACTERS]

@@ -329,18 +329,14 @@ class Store:
             for r in rows
         ]
 
-    async def add_turn(
-        self, score_id: UUID, attempt: int, stored: StoredTurn, usage: Mapping[str, Any]
-    ) -> None:
+    async def add_turn(self, score_id: UUID, attempt: int, stored: StoredTurn, usage: object) -> None:
         """
         Store a turn of a completed score, and the usage of all turns; nothing where the score was erased.
 
         Waits for the database.
         """
         row = [_turn_row(score_id, attempt, stored)]
-        await self.database.persist(
-            lambda c: c.execute(self.database.sql(ADD_TURN), row, score_id, dict(usage))
-        )
+        await self.database.persist(lambda c: c.execute(self.database.sql(ADD_TURN), row, score_id, usage))
 
     async def bind(
         self,

@@ -110,7 +110,7 @@ class DurableAsk:
                 raise AttemptTimedOut("the attempt's time was used up before the judge could be asked")
             turn = await self._ask_in_time(question)
         except AttemptError as error:
-            count_failure(self.metrics, self.provider, error)
+            self.metrics.turns_failed.labels(self.provider, error.word).inc()
             raise
         ordinal = max((s.ordinal for s in self.attempt.turns), default=0) + 1
         stored = StoredTurn(ordinal, *self._question, asked, turn)
@@ -134,11 +134,6 @@ class DurableAsk:
             raise AttemptTimedOut(
                 f"{self.provider!r} had not answered when the attempt's time was up"
             ) from error
-
-
-def count_failure(metrics: Metrics, provider: str, error: AttemptError) -> None:
-    """Count a call without an answer."""
-    metrics.turns_failed.labels(provider, error.word).inc()
 
 
 def count_turn(metrics: Metrics, turn: Turn, chain_id: str | None) -> None:

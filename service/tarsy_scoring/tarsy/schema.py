@@ -26,8 +26,7 @@ _FIRST_TIME, _LAST_TIME = "'0001-01-02 00:00:00+00'", "'9999-12-31 00:00:00+00'"
 FIND_COLUMNS = """
 SELECT n.name AS table, a.attname::text AS column,
   has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS may_read,
-  has_column_privilege(a.attrelid, a.attnum, 'INSERT') AS may_write,
-  has_column_privilege(a.attrelid, a.attnum, 'UPDATE') AS may_update
+  has_column_privilege(a.attrelid, a.attnum, 'INSERT') AS may_write
 FROM unnest($1::text[]) AS n(name)
 JOIN pg_attribute a ON a.attrelid = to_regclass(n.name) AND a.attnum > 0 AND NOT a.attisdropped
 """
@@ -51,7 +50,6 @@ class Table:
     Args:
         columns: Columns that are read and must exist.
         written: Columns that are given in new rows.
-        updated: Columns that are changed.
         optional: Columns that only some deployments have; selected as null where they do not exist or the
             role may not read them.
         expression: Returns the SQL that selects a column.
@@ -60,7 +58,6 @@ class Table:
     columns: Sequence[str]
     optional: Sequence[str]
     written: Sequence[str]
-    updated: Sequence[str] = ()
     expression: Callable[[str], str] = readable
 
     def select_list(self, found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -82,12 +79,11 @@ class Table:
         """Columns and privileges that the table `name` lacks, in words."""
         if not found:
             return [f"the table {name}"]
-        needed = dict.fromkeys([*self.columns, *self.written, *self.updated])
+        needed = dict.fromkeys([*self.columns, *self.written])
         lacking = [f"the column {name}.{c}" for c in needed if c not in found]
         for privilege, may, wanted in (
             ("SELECT", "may_read", self.columns),
             ("INSERT", "may_write", self.written),
-            ("UPDATE", "may_update", self.updated),
         ):
             refused = [c for c in wanted if c in found and not found[c][may]]
             if refused:
@@ -105,9 +101,9 @@ async def inspect(connection: Connection, needs: Mapping[str, Table]) -> tuple[S
     return {name: table.select_list(found[name]) for name, table in needs.items()}, lacking
 
 
-def _table(columns: str, optional: str = "", written: str = "", updated: str = "", **traits: Any) -> Table:
+def _table(columns: str, optional: str = "", written: str = "", **traits: Any) -> Table:
     """A table whose columns are given as words."""
-    return Table(columns.split(), optional.split(), written.split(), updated.split(), **traits)
+    return Table(columns.split(), optional.split(), written.split(), **traits)
 
 
 # --- what each part needs -----------------------------------------------------------------------------------
@@ -161,14 +157,5 @@ WRITE_BACK_TABLES: Mapping[str, Table] = {
 }
 """For the write-back."""
 
-MEMORY_TABLES: Mapping[str, Table] = {
-    "alert_sessions": _table("session_id deleted_at"),
-    "investigation_memories": _table(
-        "memory_id project content confidence seen_count chain_id source_session_id created_at last_seen_at "
-        "deprecated embedding",
-        written="memory_id project content category valence confidence seen_count source_session_id "
-        "alert_type chain_id created_at updated_at last_seen_at deprecated embedding",
-        updated="confidence seen_count updated_at last_seen_at deprecated",
-    ),
-}
-"""For lessons in TARSy's memory."""
+MEMORY_TABLES = {"investigation_memories": _table("memory_id content embedding", written="embedding")}
+"""For lessons in TARSy's memory; a missing UPDATE or DELETE shows in the work itself."""

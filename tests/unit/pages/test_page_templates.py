@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tarsy_scoring.memory.lessons import Lesson, Lessons
 from tarsy_scoring.scores.document import NO_USAGE
 from tarsy_scoring.scores.reader import REPLY
 from tarsy_scoring.scores.session_list import ListedSession, NewestAttempt, SessionPage
@@ -70,6 +71,8 @@ CONTENT = {
     "rubric": [{"id": "efficiency", "weight": 0.3, "description": "d"}],
     "added_by_code": {"fence": "f"},
 }
+LESSON = Lesson(content="a depends on b", category="semantic", valence="neutral")
+LESSONS = Lessons(create=[LESSON], reinforce=[], deprecate=[])
 TURN = dict.fromkeys(REPLY) | {
     **dict.fromkeys(("kind", "provider", "model_requested"), "m"),
     **dict.fromkeys(("ordinal", "attempt"), 1),
@@ -110,6 +113,7 @@ def score_values(document: dict[str, Any], content: Any, *, is_readable: bool = 
         "newest": document | {"score_id": uuid.UUID(int=8)},
         "why_no_score": None,
         "turns": [TURN],
+        "lessons": LESSONS,
         "max_points": {"logical_flow": 25, "consistency": 25},
         "weights": {"efficiency": 0.3},
         **dict.fromkeys(("is_of_session", "may_score", "has_more"), True),
@@ -139,7 +143,7 @@ def test_a_score_page_shows_every_value(is_readable: bool) -> None:
         *("67 50-74 of 100", "team: edge", "Logical flow 20 / 25 Consistency 10.5 / 25", "weight 0.3"),
         *("60, 66", "3 of 4 citations", "calls: 3", "1 tool call, 1 failed", "› get", "50 %", "stage 2"),
         *("66.5 / 100", "The judge refused: no", "61.0 s", "confidence 0.7", "Threshold60 of 100, reached"),
-        *("Whether it is right.", "The cause is named in E2."),
+        *("Whether it is right.", "The cause is named in E2.", "a depends on b"),
         *("Judged against a reference from alice, 2026-01-05", "its source", "a bad image", "with a reference"),
     ):
         assert expected in text, expected

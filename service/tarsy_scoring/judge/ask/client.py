@@ -15,7 +15,7 @@ import httpx2
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from tarsy_scoring.config.chains import ProviderSettings
+from tarsy_scoring.config.chains import MemorySettings, ProviderSettings
 from tarsy_scoring.config.secrets import WatchedSecret, read_api_key
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import AttemptTimedOut, JudgeRejectedRequest, PromptTooLong, ScoringError, WaitFor
@@ -156,9 +156,7 @@ class JudgeClient:
                 failure = transient.error
             raise failure  # outside `except`, so that the provider's free text does not become its cause
 
-    async def embed(
-        self, texts: Sequence[str], model: str, dimensions: int, permits: Permits | None = None
-    ) -> list[list[float]]:
+    async def embed(self, texts: Sequence[str], by: MemorySettings, permits: Permits) -> list[Any]:
         """
         Embed texts with a model of this provider; once, without retries.
 
@@ -169,11 +167,9 @@ class JudgeClient:
             EmbeddingsAway: See `Endpoint.embed`.
             WaitFor: Raised by `permits`.
         """
-        async with self._calls:
-            if permits:
-                permit = await permits.admit(self.provider, sum(map(estimate_tokens, texts)), 0.0)
-                await permits.settle(permit, is_refused=True, cost_usd=0.0)
-            return await self.endpoint.embed(texts, model, dimensions)
+        permit = await permits.admit(self.provider, sum(map(estimate_tokens, texts)), 0.0)
+        await permits.settle(permit, is_refused=True, cost_usd=0.0)
+        return await self.endpoint.embed(texts, by)
 
     def _retrying(self, clock: AttemptClock) -> AsyncRetrying:
         def is_over(state: RetryCallState) -> bool:

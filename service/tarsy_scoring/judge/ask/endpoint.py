@@ -13,11 +13,11 @@ from typing import Any
 
 import httpx2
 import structlog
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, omit
+from openai import APIConnectionError, APIError, APIStatusError, AsyncOpenAI, omit
 from pydantic_core import to_json
 
 from tarsy_scoring import __version__
-from tarsy_scoring.config.chains import ProviderSettings
+from tarsy_scoring.config.chains import MemorySettings, ProviderSettings
 from tarsy_scoring.config.secrets import WatchedSecret, current
 from tarsy_scoring.errors import JudgeUnavailable, ScoringError
 from tarsy_scoring.judge.ask.errors import (
@@ -237,32 +237,24 @@ class Endpoint:
             fitted, request, answer, response.headers, round((loop.time() - started) * 1000)
         )
 
-    async def embed(self, texts: Sequence[str], model: str, dimensions: int) -> list[list[float]]:
+    async def embed(self, texts: Sequence[str], by: MemorySettings) -> list[Any]:
         """
-        Embed texts in one call; gives a vector for each.
+        Embed texts in one call; gives a vector for each, unchecked.
 
         Raises:
-            EmbeddingsAway: There was no answer in time, or not this many vectors of this length.
+            EmbeddingsAway: There was no answer in time, or none with vectors.
         """
-        request = to_json({"model": model, "input": list(texts), "dimensions": dimensions})
+        request = to_json({"model": by.model, "input": list(texts), "dimensions": by.dimensions})
         options: Any = {"headers": self._headers}
         try:
             async with asyncio.timeout(self.settings.timeout_s):
                 response = await self._client.post(
                     "/embeddings", cast_to=httpx2.Response, content=request, options=options
                 )
-            data = sorted(as_mapping(response.json())["data"], key=lambda one: one["index"])
-            vectors = [list(map(float, one["embedding"])) for one in data]
-            if list(map(len, vectors)) == [dimensions] * len(texts):
-                return vectors
-            reason = "other vectors"
-        except APIStatusError as error:
-            reason = f"status {error.status_code}"
-        except (TimeoutError, UnreadableReply, APIConnectionError, ValueError, TypeError, KeyError) as error:
-            reason = type(error).__name__
-        raise EmbeddingsAway(
-            f"{self._provider!r} gave no vectors of {dimensions} numbers by the model {model!r} ({reason})"
-        )
+            return [one["embedding"] for one in as_mapping(response.json())["data"]]
+        except (TimeoutError, UnreadableReply, APIError, ValueError, TypeError, KeyError) as error:
+            reason = getattr(error, "status_code", type(error).__name__)
+        raise EmbeddingsAway(f"{self._provider!r} gave no vectors by the model {by.model!r} ({reason})")
 
     def _refused(
         self,

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from tarsy_scoring.events import UNNAMED, sender_of_event
 from tarsy_scoring.labels import labels
-from tarsy_scoring.memory.lessons import lessons_of
+from tarsy_scoring.memory.lessons import read_lessons
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.references import store as stored_references
 from tarsy_scoring.scores.reader import references_of
@@ -87,10 +87,12 @@ async def _values_of_score(context: AppContext, document: Document | None) -> di
     judged = await find_criteria(context, criteria_hash or "")
     content = judged["content"] if judged else {}
     known = context.registry.get(criteria) if criteria in context.registry else None
+    turns = await reader.replies(score_id) or ()
+    masking = masking_of(context.settings.config.masking_patterns)
     return {
         "doc": with_order(document, content),
-        "turns": await reader.replies(score_id) or (),
-        "lessons": await lessons_of(database, score_id, masking_of(context.settings.config.masking_patterns)),
+        "turns": turns,
+        "lessons": next((read_lessons(t["reply"], masking) for t in turns if t["kind"] == "memory"), None),
         "requested_by": await _requested_by(context, document),
         "judged_against": await stored_references.text_of(database, score_id),
         "meaning_of_total": known.meaning if known else None,
