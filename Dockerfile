@@ -1,6 +1,6 @@
 # The service: pinned dependencies, no compiler, no root, nothing written to its own file system.
-# The target `extras` adds what `insights`, `notify` and the studies need, `lab` the scripted judge of the compose demo. A build
-# without a target is worker, API and bridge alone.
+# The target `extras` adds what `insights`, `notify` and the studies need, and `lab` to that the scripted judge of the compose demo.
+# A build without a target is worker, API and bridge alone.
 #
 #   docker build --build-arg VERSION=0.1.0 --build-arg REVISION=$(git rev-parse HEAD) -t tarsy-scoring:0.1.0 .
 #   docker run --rm --read-only --tmpfs /tmp --cap-drop ALL -e SCORING_... tarsy-scoring:0.1.0 check-config
@@ -56,7 +56,7 @@ RUN pip --python /opt/tarsy-scoring/bin/python install --no-cache-dir --require-
  && rm -r /build
 USER 10001:10001
 
-FROM service AS lab
+FROM extras AS lab
 USER 0:0
 COPY --from=build /build/lab/dist /build/dist
 RUN pip --python /opt/tarsy-scoring/bin/python install --no-cache-dir --no-deps /build/dist/*.whl \
