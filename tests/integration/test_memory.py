@@ -17,7 +17,7 @@ from tarsy_grants import WRITER, blocks_of_sql, grants_to
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.doctor.checks import run_checks
 from tarsy_scoring.doctor.systems import judge_checks
-from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.errors import CallerRefused, ConfigurationError, WaitFor
 from tarsy_scoring.events import SOURCE_RESCORE
 from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.limits.fleet import Limits
@@ -51,19 +51,18 @@ class Site:
     role: str
     clients: Any
 
-    async def score(self, alert: str = "a pod restarts", **request: Any) -> Any:
+    async def score(self, **request: Any) -> Any:
         """Request a score of the session `one` and make it; gives the id."""
         await self.service.request(**request)
         claimed = await self.service.claim()
-        finished = await self.service.scorer(self.clients, a_timeline(alert_data=alert)).attempt(claimed)
-        assert finished.outcome == "completed"
+        assert (await self.service.scorer(self.clients).attempt(claimed)).outcome == "completed"
         await outbox.assign_positions(self.service.database, 10_000)
         return claimed.score_id
 
-    async def remember(self) -> dict[str, dict[str, Any]]:
+    async def remember(self, timeline: Any = None) -> dict[str, dict[str, Any]]:
         """Run a new process once; gives the memories that were seen since TARSy's own were made."""
         limits = Limits(self.service.database, self.service.settings)
-        await Memories(self.service.scorer(self.clients, limits=limits)).run_once()
+        await Memories(self.service.scorer(self.clients, timeline, limits=limits)).run_once()
         seen = "SELECT * FROM investigation_memories WHERE last_seen_at > now() - interval '1 hour'"
         return {row["memory_id"]: dict(row) for row in await self.tarsy.fetch(seen)}
 
@@ -92,7 +91,11 @@ async def site(database_url: str, own_postgres: Postgres, judge: ScriptedJudge) 
 
 
 async def test_a_lesson_is_written_as_tarsy_writes_its_own(site: Site) -> None:
-    """The question continues the judge's conversation, byte for byte; its turn and cost belong to the score."""
+    """
+    The question continues the judge's conversation, byte for byte; its turn and cost belong to the score.
+
+    A session is asked about once, however often it is scored.
+    """
     score_id = await site.score()
     before = await site.service.score(score_id)
     site.script(create=[LESSON])
@@ -109,6 +112,8 @@ async def test_a_lesson_is_written_as_tarsy_writes_its_own(site: Site) -> None:
     assert after["usage"]["cost_usd"] == pytest.approx(before["usage"]["cost_usd"] + paid)
     [charged] = await site.service.database.fetch("SELECT charged_usd FROM budget_days WHERE scope = 'chain'")
     assert float(charged["charged_usd"]) == pytest.approx(after["usage"]["cost_usd"])
+    await site.score(source=SOURCE_RESCORE, force=True)
+    assert len(await site.remember()) == site.judge.calls_by_turn["memory"] == 1
 
 
 async def test_a_crash_between_reply_and_write_asks_nothing_again(site: Site) -> None:
@@ -160,11 +165,13 @@ async def test_scores_that_teach_nothing(site: Site, change: str) -> None:
     assert site.judge.calls_by_turn["memory"] == 0
 
 
-async def test_a_session_is_asked_about_once_and_a_hostile_one_never(site: Site) -> None:
-    await site.score(HOSTILE)
-    await site.score(source=SOURCE_RESCORE, force=True)
+async def test_an_outage_of_the_source_is_waited_for_and_a_hostile_session_teaches_nothing(site: Site) -> None:
+    """Also one that no flag of the score calls hostile."""
+    await site.score()
+    with pytest.raises(WaitFor):
+        await site.remember(CallerRefused("too many requests"))
 
-    assert await site.remember() == {}
+    assert await site.remember(a_timeline(alert_data=HOSTILE)) == {}
     assert site.judge.calls_by_turn["memory"] == 0
 
 
