@@ -24,6 +24,12 @@ LISTEN = """
   });
 """
 
+# Limits of requests are 60 times shorter; Playwright's clock has no power over them.
+HURRY = """
+  const limit = Object.getOwnPropertyDescriptor(XMLHttpRequest.prototype, "timeout");
+  Object.defineProperty(XMLHttpRequest.prototype, "timeout", {set(ms) { limit.set.call(this, ms / 60); }});
+"""
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def followed(installation: Installation) -> AsyncIterator[Installation]:
@@ -122,7 +128,7 @@ async def test_a_list_follows_the_sessions_that_are_being_scored(followed: Insta
 @pytest.mark.parametrize("is_answered", [True, False], ids=["refused twice", "never answered"])
 async def test_a_refresh_that_fails_is_repeated(followed: Installation, visit: Visits, is_answered: bool) -> None:
     """A busy server loses no event for the page, and a refresh without an answer is given up and repeated."""
-    visitor, socket, _ = await open_page(visit, f"/sessions/{SESSION}")
+    visitor, socket, _ = await open_page(visit, f"/sessions/{SESSION}", HURRY)
     wanted, failed = (2 if is_answered else 1), list[Route]()
 
     async def fails(route: Route) -> None:

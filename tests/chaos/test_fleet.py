@@ -2,7 +2,7 @@
 A fleet under load in the field: workers are killed, one session kills its worker, and everything around the fleet
 fails in turn.
 
-The environment enlarges the run: `CHAOS_REQUESTS` (default 1,500) and `CHAOS_SOURCE_AWAY_S` (default 20).
+The environment enlarges the run: `CHAOS_REQUESTS` (default 600) and `CHAOS_SOURCE_AWAY_S` (default 8).
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from proxy import DatabaseProxy
 from taking_in import dead_letters
 from tarsy_scoring_lab.tarsy import load_session
 
-REQUESTS = int(os.environ.get("CHAOS_REQUESTS", "1500"))
-SOURCE_AWAY_S = float(os.environ.get("CHAOS_SOURCE_AWAY_S", "20"))
+REQUESTS = int(os.environ.get("CHAOS_REQUESTS", "600"))
+SOURCE_AWAY_S = float(os.environ.get("CHAOS_SOURCE_AWAY_S", "8"))
 MAX_PENDING = REQUESTS // 10
 HELD = 2 * MAX_PENDING  # requests of the chain that is paused
-KILLS = REQUESTS // 500
-WORKERS, SLOTS, LEASE_S = 3, 24, 10
+KILLS = REQUESTS // 200
+WORKERS, SLOTS, LEASE_S = 3, 8, 8
 POISON = "poison"
 PAST = "day < (now() AT TIME ZONE 'UTC')::date"
 COUNTS = f"SELECT s::text FROM daily_sums s WHERE {PAST} ORDER BY 1"
@@ -93,7 +93,7 @@ class Field:
             await stranger.execute(
                 "SELECT FROM session_scores WHERE completed_at IS NULL ORDER BY random() LIMIT 50 FOR UPDATE"
             )
-            await asyncio.sleep(3)
+            await asyncio.sleep(2)
 
     async def database_is_read_only(self) -> None:
         """As after a connection to a standby, from the next connection of each worker on."""
@@ -103,7 +103,7 @@ class Field:
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
-        await asyncio.sleep(5)
+        await asyncio.sleep(3)
         await self._service.rows(f"ALTER DATABASE {name} RESET default_transaction_read_only")
 
 

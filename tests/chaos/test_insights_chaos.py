@@ -13,7 +13,7 @@ from processes import Process, Service
 from rolling import CHAINS, STORE, random_score, windows_by_hand
 from tarsy_scoring.outbox.outbox import EMIT
 
-SCORES, BATCH = 600, 25
+SCORES, BATCH = 300, 25
 # A refresh every minute replaces lost marks; twice that for a busy machine.
 SETTLED_WITHIN_S = 120
 
