@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from tables import table
 from tarsy_scoring.analytics.analytics import tag_shares
 from tarsy_scoring.missing_tools.decisions import Decisions, ToolState
 from tarsy_scoring.missing_tools.demand import Demand, RequestedSet
@@ -190,11 +191,7 @@ def test_a_share_is_never_above_one() -> None:
     assert tag.share == tag.by_chain[0].share == 1.0
 
 
-@pytest.mark.parametrize(
-    ("called", "exists"),
-    [("node-cpu", True), ("metrics.Node_CPU", True), ("node_cpu.usage", False), ("node", False)],
-    ids=["other-spelling", "behind-a-server", "as-a-server", "a-part"],
-)
+@table
 def test_a_tool_exists_if_a_called_tool_has_its_name(called: str, exists: bool) -> None:
     demand = Demand(
         {"node_cpu": [RequestedSet(frozenset({"node_cpu"}), "kubernetes", 4)]}, frozenset({called}), 0, ENDED

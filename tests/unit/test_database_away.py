@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
+from tables import table
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres import transactions
@@ -124,22 +125,7 @@ async def test_the_message_says_why_a_database_is_away() -> None:
         assert away.value.__cause__ is error
 
 
-@pytest.mark.parametrize(
-    ("reaction", "states"),
-    [
-        (
-            "wait",
-            "08000 08003 08006 08P01 25006 40001 40P01 53000 53100 53200 53300 53400 "
-            "55P03 57000 57P01 57P02 57P03 57P05 58000 58030 58P01",
-        ),
-        ("retry", "57014 XX000 25P03 25P04 26000 42P05"),
-        (
-            "raise",
-            "25P02 25001 XX001 XX002 55000 22003 22021 23505 23503 28P01 28000 3D000 42501 42P01 42703 42601 0A000 "
-            "54000 P0001 99999",
-        ),
-    ],
-)
+@table
 def test_the_state_of_a_server_error_decides(reaction: Reaction, states: str) -> None:
     assert {state: reaction_to(server_error(state)) for state in states.split()} == dict.fromkeys(
         states.split(), reaction

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from tables import table
 from tarsy_scoring.config.chains import Config
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import InvalidMessage
@@ -149,16 +150,7 @@ def test_what_a_sender_writes_is_masked_on_arrival() -> None:
     assert request.reason == "api_key=[REDACTED:token#1]"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        pytest.param({"reference": {}}, id="no-text"),
-        pytest.param({"reference": {"text": " "}}, id="blank"),
-        pytest.param({"reference": "a bad image"}, id="no-object"),
-        pytest.param({"reference": {"text": "x", "source_url": "javascript:alert(1)"}}, id="script"),
-        pytest.param({"reference": {"text": "x"}, "use_reference": False}, id="both"),
-    ],
-)
+@table
 def test_reference_that_is_not_valid_is_a_dead_letter(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessage) as caught:
         decoded("rescore-requested", fields)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tables import table
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.studies.commands import compare, consistency
 from tarsy_scoring.studies.commands.judging import OrderedJudgement, cost_in_words, cost_of, status_of
@@ -124,11 +125,7 @@ def test_comparison_is_the_second_criteria_minus_the_first() -> None:
 # --- invalid arguments ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["../etc"], ["s", "-n", "1"], ["s", "--criteria", "none"], ["s", "--timeout", "-1"]],
-    ids=["session", "count", "criteria", "timeout"],
-)
+@table
 def test_invalid_arguments_end_with_status_2(arguments: list[str]) -> None:
     """They are refused before anything is ordered, and without a database."""
     assert CliRunner().invoke(consistency.consistency, arguments).exit_code == 2

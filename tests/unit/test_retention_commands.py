@@ -4,6 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from tables import table
 from tarsy_scoring.commands.erase import erase
 from tarsy_scoring.commands.prune import prune
 from tarsy_scoring.retention.pruning import days_to_keep
@@ -32,14 +33,7 @@ def test_invalid_arguments_are_refused(command: click.Command, arguments: list[s
     assert says in " ".join(ended.stderr.split())
 
 
-@pytest.mark.parametrize(
-    ("days", "keep"),
-    [
-        pytest.param(None, {}, id="for-ever"),
-        pytest.param(365, {"scores": 365, "replies": 365, "events": 365, "records": 365}, id="as-long-as-scores"),
-        pytest.param(7, {"scores": 7, "replies": 7, "events": 7, "records": 30}, id="records-no-less-than-a-month"),
-    ],
-)
+@table
 def test_each_kind_is_kept_for_its_time(days: int | None, keep: dict[str, int]) -> None:
     """Records recognise events that are delivered again."""
     assert days_to_keep(days) == {"answers": 1, **keep}

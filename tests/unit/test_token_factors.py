@@ -2,6 +2,7 @@
 
 import pytest
 
+from tables import table
 from tarsy_scoring.limits.token_calibration import REPORTS_TO_FALL, FactorReports
 
 ESTIMATED = 10_000
@@ -15,19 +16,7 @@ def follow(factor: float, *ratios: float, estimated: int = ESTIMATED) -> float:
     return factor
 
 
-@pytest.mark.parametrize(
-    ("ratios", "factor"),
-    [
-        pytest.param([], 1.0, id="nothing"),
-        pytest.param([1.02], 1.05, id="rounded-up"),
-        pytest.param([1.1], 1.1, id="a-step-is-kept"),
-        pytest.param([1.12, 1.31], 1.35, id="rises"),
-        pytest.param([1.31, 1.12], 1.35, id="does-not-fall-at-once"),
-        pytest.param([0.4], 1.0, id="never-less-than-one"),
-        pytest.param([17.0], 4.0, id="never-more-than-four"),
-        pytest.param([0.0], 1.0, id="nothing-read"),
-    ],
-)
+@table
 def test_the_factor_rises_at_once(ratios: list[float], factor: float) -> None:
     """A prompt that is too long wastes a call; steps of 0.05 keep contexts the same."""
     assert follow(1.0, *ratios) == factor

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tables import table
 from tarsy_scoring.analytics.chain_averages import Sums
 from tarsy_scoring.analytics.week import ChainWeek, compare_weeks
 from tarsy_scoring.web.pages.week import held_up
@@ -45,11 +46,7 @@ def test_totals_are_compared_under_the_judge_with_most_of_them_in_both_weeks() -
     assert (found.difference, found.now.scores, found.now.mean) == (0, 56, (300 + 90 * 51) / 56)
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "difference"),
-    [([], [60], None), ([60], [], None), ([60], [50], -10), ([60, 60], [50], -10)],
-    ids=["no-week-before", "silent", "one-and-one", "two-and-one"],
-)
+@table
 def test_too_few_totals_have_no_interval(before: list[int], now: list[int], difference: float | None) -> None:
     found = compared(*pair("k", before, now))["k"]
     assert (found.difference, found.reach, found.is_clear) == (difference, None, False)

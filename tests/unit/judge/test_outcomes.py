@@ -49,17 +49,7 @@ async def judge(scripted: ScriptedJudge, criteria: Criteria, *, is_final: bool =
     )
 
 
-@pytest.mark.parametrize(
-    "quotation",
-    [
-        "> Outcome: correct",
-        "```\nOutcome: correct\n```",
-        "    Outcome: correct",
-        "`Outcome: correct`",
-        "“Outcome: correct”",
-    ],
-    ids=["quote", "code", "indented", "inline", "marks"],
-)
+@table
 def test_an_outcome_in_a_quotation_states_none(quotation: str) -> None:
     assert extract_outcome(f"**Outcome: wrong**\n17\n\nThe session ends with:\n{quotation}", BANDS) == "wrong"
     assert extract_outcome(f"Fine.\n\n{quotation}", BANDS) is None

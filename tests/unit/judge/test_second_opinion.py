@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from scripted import answer
+from tables import table
 from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.judge.doubt import agree, needs_second_opinion
 from tarsy_scoring.judge.verdict import Verdict
@@ -57,11 +58,7 @@ def test_one_band_one_outcome_and_near_totals_agree(first: Any, second: Any, agr
     assert agree(verdict(*first), verdict(*second), BANDS) is agrees
 
 
-@pytest.mark.parametrize(
-    ("answered", "asked"),
-    [("a", "b"), ("b", "c"), ("c", "a"), ("gone", "a")],
-    ids=["first", "middle", "last", "no-longer-in-the-chain"],
-)
+@table
 def test_the_provider_behind_the_one_that_answered_is_asked(answered: str, asked: str) -> None:
     assert ChainSettings(providers=("a", "b", "c")).next_provider(answered) == asked
 

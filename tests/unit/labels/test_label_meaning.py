@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tables import table
 from tarsy_scoring.labels.calibration import band_of_label
 from tarsy_scoring.labels.labels import contradicted, label_of
 from tarsy_scoring.scores.bands import DEFAULT_BANDS, Band, bands_of
@@ -17,16 +18,7 @@ def row(**columns: Any) -> dict[str, Any]:
     return whose | {"total_score": 70, "judge_outcome": None} | said | columns
 
 
-@pytest.mark.parametrize(
-    ("said", "band", "number"),
-    [
-        pytest.param({"agrees": True}, "correct", 70, id="agrees-with-the-band-of-the-total"),
-        pytest.param({"agrees": True, "judge_outcome": "wrong"}, "wrong", 70, id="agrees-with-the-stated-band"),
-        pytest.param({"outcome": "correct", "number": 95}, "correct", 95, id="own-number"),
-        pytest.param({"number": 20}, "wrong", 20, id="a-number-has-a-band"),
-        pytest.param({"agrees": True, "total_score": 55}, None, 55, id="agrees-with-a-total-between-bands"),
-    ],
-)
+@table
 def test_a_label_gives_band_and_number(said: dict[str, Any], band: str | None, number: float | None) -> None:
     label = label_of(row(**said), BANDS)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tables import table
 from tarsy_scoring.web.pages import markdown
 from tarsy_scoring.web.pages.legible import MAX_CHARACTERS, legible
 from tarsy_scoring.web.pages.markdown import render
@@ -89,20 +90,7 @@ def test_a_link_shows_where_it_leads() -> None:
     assert '.prose a[href^="http" i]::after { content: " (" attr(href) ")"' in styles.read_text()
 
 
-@pytest.mark.parametrize(
-    ("text", "linked"),
-    [
-        ("It saw this [E3, E4].", ["E3", "E4"]),
-        ("From E3-E7 on.", ["E3", "E7"]),
-        ("**E3** and _E7_.", ["E3", "E7"]),
-        ("Nothing in `E3`.", []),
-        ("[x E3](https://a.example)", []),
-        ("1E3, E3x, v1.E3, /E3 and E3.5", []),
-        ("E0 and E03", []),
-        ("- E3\n- E7", ["E3", "E7"]),
-    ],
-    ids=["in brackets", "a range", "emphasised", "code", "inside a link", "parts of words", "no ids", "in a list"],
-)
+@table
 def test_citations_lead_to_their_entries(text: str, linked: list[str]) -> None:
     """Where the session can be shown; a link of the text stays as it is."""
     found = [str(link) for link in links(render(text, TIMELINE)) if str(link).startswith("/")]

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any, get_args
 
-import pytest
 from pydantic_core import from_json
 
+from tables import table
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import FailureReason
 from tarsy_scoring.queue.admission import Disposition
@@ -106,25 +106,7 @@ def test_every_word_of_the_interface_is_explained() -> None:
         assert set(known) == set(explained)
 
 
-@pytest.mark.parametrize(
-    ("newest", "disposition", "why"),
-    [
-        (None, "sampled_out", "It is outside the sample (sample_rate of its chain)."),
-        (
-            None,
-            "disabled",
-            "Automatic scoring is off for its chain (enabled) or for the whole service (SCORING_ENABLED).",
-        ),
-        (None, None, "No stored request asks for its score."),
-        ({"status": "pending", "waiting_for": "pause"}, "accepted", "Scoring is paused until an operator resumes it."),
-        ({"status": "pending", "waiting_for": "new_one"}, "accepted", "New one."),
-        ({"status": "pending", "waiting_for": None}, "accepted", None),
-        ({"status": "in_progress"}, "accepted", None),
-        ({"status": "completed", "error_kind": None}, "accepted", None),
-        ({"status": "failed", "error_kind": "refused"}, "accepted", "The judge refused to answer."),
-        ({"status": "cancelled", "error_kind": "cancelled", "error_message": "no"}, "sampled_out", "No."),
-    ],
-)
+@table
 def test_a_session_without_a_score_says_why(newest: Any, disposition: str | None, why: str | None) -> None:
     assert why_no_score(newest, disposition) == why
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tables import table
 from tarsy_scoring.studies.detection import (
     DAYS_TO_WAIT,
     FEWEST_SESSIONS,
@@ -82,16 +83,7 @@ def test_a_look_is_due(after: int, outstanding: int, made: list[Look], days: int
     assert due_look(tenure, outstanding, made, tenure.since + timedelta(days=days)) == look
 
 
-@pytest.mark.parametrize(
-    ("judge", "whole", "cause"),
-    [
-        pytest.param(0, 0, "none", id="nothing"),
-        pytest.param(10, 10, "judge", id="judge"),
-        pytest.param(0, 10, "agents", id="agents"),
-        pytest.param(12, -12, "both", id="both"),
-        pytest.param(10, 0, "both", id="they cancel"),
-    ],
-)
+@table
 def test_the_cause_of_a_change_is_named(judge: float, whole: float, cause: Cause) -> None:
     found = detect(replaced(60 + whole), anchors(judge), "sessions")
 

@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tables import table
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.telemetry import metrics_server
@@ -16,17 +17,7 @@ from tarsy_scoring.telemetry.metrics_server import serve_metrics
 ANY_PORT = load_settings({"SCORING_METRICS_PORT": "0"})
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "has_health", "status", "body"),
-    [
-        pytest.param("GET", "/metrics", False, 200, "tarsy_scoring_build_info", id="metrics"),
-        pytest.param("HEAD", "/metrics", False, 200, "", id="head"),
-        pytest.param("POST", "/metrics", False, 405, "", id="other method"),
-        pytest.param("GET", "/healthz?verbose", True, 200, '{"status":"running"}', id="healthz"),
-        pytest.param("GET", "/readyz", True, 503, '{"status":"not ready","reason":"starting"}', id="readyz"),
-        pytest.param("GET", "/healthz", False, 404, "", id="no probes at the API's port"),
-    ],
-)
+@table
 async def test_answers(method: str, path: str, has_health: bool, status: int, body: str) -> None:
     health = Health("starting") if has_health else None
     async with (
@@ -51,17 +42,7 @@ async def test_a_ready_process_names_what_does_not_work() -> None:
         assert (answer.status, await answer.json()) == (200, {"status": "ready", "not_read": {"one": "invalid"}})
 
 
-@pytest.mark.parametrize(
-    ("host", "path", "status"),
-    [
-        ("rebind.evil.example", "/metrics", 403),
-        ("10.1.2.3:9090", "/metrics", 200),
-        ("[fd00::1]:9090", "/metrics", 200),
-        ("localhost", "/metrics", 200),
-        ("worker.example:9090", "/metrics", 200),
-        ("rebind.evil.example", "/healthz", 200),
-    ],
-)
+@table
 async def test_a_site_cannot_read_metrics_through_a_name_of_its_own(host: str, path: str, status: int) -> None:
     """Prometheus comes by an address or a configured name; probes tell nothing."""
     settings = load_settings({"SCORING_METRICS_PORT": "0", "SCORING_API_HOSTS": "worker.example"})

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sessions import NONCE
 
+from tables import table
 from tarsy_scoring.timeline.clean.masking import Masking, find_secrets, mask_secrets
 from tarsy_scoring.timeline.clean.sanitizer import Sanitizer
 from tarsy_scoring.timeline.clean.values import Checks
@@ -44,42 +45,19 @@ def test_masked_text_is_not_masked_again() -> None:
         assert [part for part in markers if part not in mask_secrets(masked)] == [], case.text
 
 
-@pytest.mark.parametrize(
-    ("text", "secret"),
-    [
-        ("acmectl session open; auth scheme plain vOltaic_Spruce_91", "vOltaic_Spruce_91"),
-        ("##[debug]Evaluating: secrets.DEPLOY_KEY\n##[debug]=> 'fLl9RRkz8D2YVCDD0qpm'", "fLl9RRkz8D2YVCDD0qpm"),
-        ("password of orders_rw, as of this morning, drf0rgcy89vvdkiv9vpka1fy.", "drf0rgcy89vvdkiv9vpka1fy"),
-    ],
-)
+@table
 def test_what_looks_like_a_secret_behind_an_announcing_word_is_masked(text: str, secret: str) -> None:
     """Also on the next line. When no such word is left the other rules still hold."""
     assert mask_secrets(text) == text.replace(secret, "[REDACTED:secret#1]")
     assert [s.kind for s in find_secrets(f"{text}\npw=hunter2".encode(), Checks(words=0))] == ["password"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "password: {{ randAlphaNum 16 | b64enc | quote }}",
-        "Accepted publickey for deploy, auth ok: ED25519 SHA256:fLl9RRkz8D2YVCDD0qpm",
-        "token of pod checkout-7d9c4f5b6d-x2lqp at 2024-03-03T11:22:09Z, trace 5feceb66ffc86f38d952786c6d696c79",
-    ],
-)
+@table
 def test_ids_and_values_of_other_names_behind_an_announcing_word_stay(text: str) -> None:
     assert mask_secrets(text) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "secret"),
-    [
-        ("      ROOT_PASSWORD:  fake_password\n      DATABASE:  socks2db\n      LOG_LEVEL: debug3", "fake_password"),
-        ("password: '^9!xYz0.0'\nhost: Db1.local", "^9!xYz0.0"),
-        ("PASSWORD=1.2.3.4 user=bob", "1.2.3.4"),
-        ("enable secret cisco\ninterface Gi0/1", "cisco"),
-        ("session=35cc6c90-b657-4819-b66c-c931c03ad569; Path=/", "35cc6c90-b657-4819-b66c-c931c03ad569"),
-    ],
-)
+@table
 def test_a_value_ends_at_its_line_and_its_quote(text: str, secret: str) -> None:
     assert re.sub(r"\[REDACTED:\w+#1\]", secret, mask_secrets(text)) == text != mask_secrets(text)
 
@@ -194,14 +172,7 @@ def test_own_shapes_are_masked() -> None:
     assert len({Masking().policy, masking.policy, Masking({"badge": "BDG"}).policy}) == 3
 
 
-@pytest.mark.parametrize(
-    ("manifest", "value"),
-    [
-        ("apiVersion: v1\ndata:\n  user: aHVudGVyMg==\nkind: Secret\n", "aHVudGVyMg=="),
-        ("apiVersion: v1\nkind: Secret\nstringData:\n  user: some words\ntype: Opaque", "some words"),
-        ('{"apiVersion":"v1","data":{"user":"aHVudGVyMg=="},"kind":"Secret"}', "aHVudGVyMg=="),
-    ],
-)
+@table
 def test_values_of_a_kubernetes_secret_are_masked(manifest: str, value: str) -> None:
     assert mask_secrets(manifest) == manifest.replace(value, "[REDACTED:secret#1]")
 

@@ -4,6 +4,7 @@ import pytest
 from sessions import NONCE, PLENTY, call, entry_text, event, execution, of_events, stage, timeline
 
 from cpu import cpu_s
+from tables import table
 from tarsy_scoring.scoring.columns import evidence_of
 from tarsy_scoring.timeline.model import AvailableTool, Event, Timeline
 from tarsy_scoring.timeline.record_gaps import find_gaps
@@ -65,43 +66,12 @@ def test_length_that_the_agent_asked_for_is_no_cut_of_the_recorder() -> None:
 # --- markers ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        "[truncated 8120 chars]",
-        "... [truncated]",
-        "... (truncated)",
-        "...[Truncated]",
-        "<output truncated>",
-        "… truncated",
-        "(output was truncated)",
-        "[120 lines truncated]",
-        "[TRUNCATED: Output exceeded storage display limit — Original size: 41KB, limit: 32KB]\n",
-    ],
-)
+@table
 def test_marker_at_the_end(ending: str) -> None:
     assert cut_in(call(f"pod web-1 restarts\nfield is im{ending}")) == 1
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[truncated 8120 chars]\nand what follows is whole\n",
-        "table users truncated",
-        "TRUNCATE TABLE users;\n(users truncated)",
-        "truncated: false",
-        "[truncated: false]",
-        "(not truncated)",
-        "[0 characters truncated]",
-        '{"items": [], "truncated": true}',
-        "</truncated>",
-        "(163 more lines below)",
-        "3 tests omitted",
-        "waiting for the rollout...",
-        "duration over 120 seconds will be truncated to 120 seconds",
-        "",
-    ],
-)
+@table
 def test_text_that_is_no_marker(text: str) -> None:
     assert cut_in(call(text)) == 0
 
