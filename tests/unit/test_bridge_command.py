@@ -7,6 +7,7 @@ from typing import Any
 from click.testing import CliRunner
 from pydantic_core import from_json
 
+from tables import table
 from tarsy_scoring.commands.bridge import bridge
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SessionCompleted, decode
@@ -31,30 +32,18 @@ def ended(**changes: Any) -> EndedSession:
     return EndedSession(**fields)
 
 
-def test_a_missing_setting_is_named() -> None:
-    for changes, says in (
-        ({}, "SCORING_TIMELINE_DATABASE_URL is not set"),
-        ({"SCORING_KAFKA_BOOTSTRAP_SERVERS": ""}, "KAFKA_BOOTSTRAP_SERVERS is not set"),
-        ({"SCORING_DATABASE_URL": ""}, "SCORING_DATABASE_URL is not set"),
-        (
-            {"SCORING_TIMELINE_DATABASE_URL": "postgresql://a:99999/b"},
-            "SCORING_TIMELINE_DATABASE_URL: 99999 is no port",
-        ),
-    ):
-        refused = CliRunner().invoke(bridge, [], env=OURS | changes)
-        assert isinstance(refused.exception, ConfigurationError)
-        assert says in str(refused.exception)
+@table
+def test_a_missing_setting_is_named(changes: dict[str, Any], says: str) -> None:
+    refused = CliRunner().invoke(bridge, [], env=OURS | changes)
+    assert isinstance(refused.exception, ConfigurationError)
+    assert says in str(refused.exception)
 
 
-def test_an_invalid_or_future_time_is_refused() -> None:
-    for since, says in (
-        ("last week", "2026-01-31"),
-        ("2199-01-01", "in the future"),
-        ("0001-01-01", "from 1970 to 2199"),
-    ):
-        refused = CliRunner().invoke(bridge, ["--since", since], env=OURS)
-        assert refused.exit_code == 2
-        assert says in refused.output
+@table
+def test_an_invalid_or_future_time_is_refused(since: str, says: str) -> None:
+    refused = CliRunner().invoke(bridge, ["--since", since], env=OURS)
+    assert refused.exit_code == 2
+    assert says in refused.output
 
 
 def test_each_end_of_each_session_has_its_own_event_id() -> None:

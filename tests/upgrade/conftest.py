@@ -14,7 +14,7 @@ from processes import Service
 from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 
 JUDGE_S = 0.15
-SLOTS = 6  # few, so that 2,000 scores last for the upgrade and leave time to the pages
+SLOTS = 6  # few, so that the open scores last for the upgrade and leave time to the pages
 SESSION = re.compile(rb"(?:live-[a-z]+|stored)-\d+")
 
 

@@ -1,5 +1,5 @@
 """
-An upgrade to the next version and the way back, under load, on 20,000 stored and 600 open scores.
+An upgrade to the next version and the way back, under load, on 4,000 stored and 300 open scores.
 
 Both directions replace the processes one by one, so that old and new ones work on one database, one broker and one
 consumer group. The environment enlarges the run: `UPGRADE_STORED` and `UPGRADE_OPEN`, the numbers of scores.
@@ -20,8 +20,8 @@ from upgrade.conftest import CountingJudge
 from upgrade.fleet import LOAD_S, Fleet, Load, Version
 
 STORED = Path(__file__).with_name("stored.sql").read_text(encoding="utf-8")
-STORED_SCORES = int(os.environ.get("UPGRADE_STORED", "20000"))
-OPEN_SCORES = int(os.environ.get("UPGRADE_OPEN", "600"))
+STORED_SCORES = int(os.environ.get("UPGRADE_STORED", "4000"))
+OPEN_SCORES = int(os.environ.get("UPGRADE_OPEN", "300"))
 KNOWN_COLUMNS = """
 SELECT table_name, array_agg(column_name::text ORDER BY ordinal_position) AS columns
 FROM information_schema.columns WHERE table_schema = 'public' AND table_name IN (

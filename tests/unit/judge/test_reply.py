@@ -66,22 +66,12 @@ def test_what_only_looks_like_reasoning_stays(reply: str) -> None:
     assert without_reasoning(reply) == reply
 
 
-def test_reasoning_is_cut_in_linear_time() -> None:
-    for unit in (
-        "<think>",
-        "</think>",
-        "<think></thought>",
-        "`</think>`",
-        "> </think>\n",
-        "<|channel|>",
-        "<",
-        "a_",
-        " ",
-    ):
-        for before in ("", "<think>", "analysisA", "\n```\n"):
-            started = time.thread_time()
-            without_reasoning(before + unit * (200_000 // len(unit)))
-            assert time.thread_time() - started < 2, (before, unit)
+@table
+def test_reasoning_is_cut_in_linear_time(unit: str) -> None:
+    for before in ("", "<think>", "analysisA", "\n```\n"):
+        started = time.thread_time()
+        without_reasoning(before + unit * (200_000 // len(unit)))
+        assert time.thread_time() - started < 2, (before, unit)
 
 
 async def judge(criteria: str, *script: Turn) -> Verdict:

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from sessions import NONCE, PLENTY, call, entry_text, event, execution, of_events, stage, timeline
 
 from cpu import cpu_s
+from tables import table
 from tarsy_scoring.errors import ContextTooLong
 from tarsy_scoring.timeline.model import AvailableTool, Evidence, Timeline
 from tarsy_scoring.timeline.render.context import REFERENCE_NOTICE, FittedContext, build_context, estimate_tokens
@@ -121,15 +123,9 @@ def test_failed_summary_is_not_shown(status: str) -> None:
     )
 
 
-def test_tool_error_is_shown_as_an_error() -> None:
-    for fields, label in (
-        ({"is_error": True}, "Error, the call failed:"),
-        ({"is_error": True, "status": "failed"}, "Error, the call failed:"),
-        ({"exit_code": 2}, "Error, the call failed, exit code 2:"),
-        ({"is_error": False, "exit_code": 0}, "Result, exit code 0:"),
-        ({"status": "timed_out"}, "Result, the step is timed_out:"),
-    ):
-        assert f"\n{label}\n| no such pod\n" in said(call("no such pod", **fields))
+@table
+def test_tool_error_is_shown_as_an_error(fields: dict[str, Any], label: str) -> None:
+    assert f"\n{label}\n| no such pod\n" in said(call("no such pod", **fields))
 
 
 def test_analysis_that_repeats_the_last_answer_is_shown_once() -> None:
