@@ -2,8 +2,8 @@
 # The target `extras` adds what `insights`, `notify` and the studies need, and `lab` to that the scripted judge of the compose demo.
 # A build without a target is worker, API and bridge alone.
 #
-#   docker build --build-arg VERSION=0.1.0 --build-arg REVISION=$(git rev-parse HEAD) -t tarsy-scoring:0.1.0 .
-#   docker run --rm --read-only --tmpfs /tmp --cap-drop ALL -e SCORING_... tarsy-scoring:0.1.0 check-config
+#   docker build --build-arg VERSION=1.0.0 --build-arg REVISION=$(git rev-parse HEAD) -t tarsy-scoring:1.0.0 .
+#   docker run --rm --read-only --tmpfs /tmp --cap-drop ALL -e SCORING_... tarsy-scoring:1.0.0 check-config
 ARG PYTHON=python:3.11.16-slim-bookworm
 
 FROM ${PYTHON} AS build
@@ -23,7 +23,7 @@ WORKDIR /build/service/tarsy_scoring_lab
 RUN /opt/build/bin/python -m hatchling build -t wheel -d /build/lab/dist
 
 FROM ${PYTHON} AS service
-ARG VERSION=0.1.0
+ARG VERSION=1.0.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="tarsy-scoring" \
       org.opencontainers.image.description="Scores automated incident investigations: an event in, a defensible judgement out." \

@@ -1,3 +1,3 @@
 """tarsy-scoring: how good was that automated investigation?"""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
