@@ -5,17 +5,11 @@ A check constraint would not do: the service writes a refused charge again in sm
 the fault.
 """
 
+from pathlib import Path
+
 from builders import connected
 
-NOTE = """
-CREATE TABLE noted_charges (scope text, chain_id text, charged_usd numeric);
-CREATE FUNCTION note_charge() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  INSERT INTO noted_charges VALUES (NEW.scope, NEW.chain_id, NEW.charged_usd);
-  RETURN NULL;
-END $$;
-CREATE TRIGGER note AFTER INSERT OR UPDATE ON budget_days FOR EACH ROW EXECUTE FUNCTION note_charge();
-"""
+NOTE = Path(__file__).with_suffix(".sql").read_text("utf-8")
 
 # The highest amount ever charged, by scope and chain.
 MOST_CHARGED = "SELECT scope, chain_id, max(charged_usd) AS usd FROM noted_charges GROUP BY scope, chain_id"

@@ -7,22 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-REVISION = '''"""A column and a table more."""
-
-from alembic import op
-
-revision, down_revision, phase = "{number}", "{before}", "pre"
-
-
-def upgrade() -> None:
-    op.execute("ALTER TABLE session_scores ADD COLUMN more int NOT NULL DEFAULT 0")
-    op.execute("CREATE TABLE more (score_id uuid REFERENCES session_scores ON DELETE CASCADE)")
-
-
-def downgrade() -> None:
-    op.execute("DROP TABLE more")
-    op.execute("ALTER TABLE session_scores DROP COLUMN more")
-'''
+REVISION = Path(__file__).with_suffix(".txt").read_text("utf-8")
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,7 @@ SESSION = "demo-oom-checkout"
 SHORT_LEASE_S = 1e-6  # over before the next transaction begins
 Event = dict[str, Any]
 
-CONFIG = """
-providers:
-  main: {{base_url: "{base_url}", api_key_env: null, model: scripted-judge}}
-chains:
-  metrics-only: {{judge: {{enabled: false}}}}
-  kubernetes: {{max_reminders: 1}}
-"""
+CONFIG = Path(__file__).with_suffix(".yaml").read_text("utf-8")
 
 
 @dataclass

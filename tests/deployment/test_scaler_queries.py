@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -13,20 +14,7 @@ from infrastructure import Postgres
 
 # 7 due scores, 2 of them bulk: the oldest bulk score is due for an hour, the oldest of the others for 120 s.
 # 4 scores are due later, 3 are in progress, and the rest ended long ago.
-FILL = """
-INSERT INTO sessions (session_id) SELECT 'session-' || n FROM generate_series(1, 6000) n;
-INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, criteria, criteria_hash,
-  status, lease_token, lease_owner, lease_expires_at, next_attempt_at, completed_at)
-SELECT md5('score-' || n)::uuid, 'session-' || n, md5('request-' || n)::uuid, n % 3, 'auto', 'c', 'h', status,
-  CASE status WHEN 'in_progress' THEN md5('token-' || n)::uuid END,
-  CASE status WHEN 'in_progress' THEN md5('owner')::uuid END,
-  CASE status WHEN 'in_progress' THEN now() END,
-  CASE WHEN n = 5 THEN now() - interval '1 hour' WHEN n <= 7 THEN now() - make_interval(secs => 113 + n)
-    ELSE now() + interval '1 hour' END,
-  CASE status WHEN 'completed' THEN now() END
-FROM generate_series(1, 6000) n, LATERAL (SELECT CASE
-  WHEN n <= 11 THEN 'pending' WHEN n <= 14 THEN 'in_progress' ELSE 'completed' END AS status) s;
-"""
+FILL = Path(__file__).with_suffix(".sql").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from api_site import Api, open_api
 from attempting import a_timeline
 from builders import failure
 from fakes import FakeSessions
+from tables import table
 from tarsy_scoring.judge.verdict import MissingTool
 
 
@@ -66,17 +67,8 @@ async def test_the_same_judgement_twice_shows_its_analysis_once(api: Api) -> Non
     assert "Total 67 67 same" in page.text
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ("judge_fingerprint = 'other'", "They have different judges"),
-        ("criteria = 'cli-tool-use', criteria_hash = 'hash-other'", "They were judged by different criteria."),
-        ("criteria_hash = 'hash-changed'", "The text of the criteria changed in between."),
-        ('reference = \'{"provided_by": "bob"}\'', "One was judged against a reference"),
-    ],
-    ids=["judge", "criteria", "text of criteria", "reference"],
-)
-async def test_totals_of_different_judges_do_not_compare(api: Api, change: str, reason: str) -> None:
+@table
+async def test_totals_of_different_judges_do_not_compare(change: str, reason: str, *, api: Api) -> None:
     first, second = await scored(api, total=40), await scored(api, total=71)
     await api.scoring.rows(f"UPDATE session_scores SET {change} WHERE score_id = $1", second)
 

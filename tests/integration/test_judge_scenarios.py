@@ -24,20 +24,7 @@ from tarsy_scoring.wiring import Parts, open_parts
 from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
 
 SESSION = "demo-oom-checkout"
-CONFIG = """
-providers:
-  main:
-    base_url: "{base_url}"
-    api_key_env: null
-    model: scripted-judge
-    temperature: 0.2
-    prices_usd_per_million_tokens: {{input: 0, output: 1000}}  # a call reserves 8 USD
-chains:
-  tight: {{criteria: investigation-methodology, daily_budget_usd: 8.05}}
-  free: {{criteria: investigation-methodology}}
-  json: {{criteria: investigation-structured}}
-  outcome: {{criteria: investigation}}
-"""
+CONFIG = Path(__file__).with_suffix(".yaml").read_text("utf-8")
 MAKE_DUE = "UPDATE session_scores SET next_attempt_at = now()"
 Row = dict[str, Any]
 

@@ -12,23 +12,7 @@ from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from tarsy_scoring.errors import JudgeRejectedRequest
 from tarsy_scoring.timeline.model import Event, Evidence, Timeline, ToolCall
 
-YAML = """
-providers:
-  default: {api_key_env: null, model: judge-1}
-chains:
-  k:
-    pass_threshold: 60
-    composite: {gate_weight: 0.5, judge_weight: 0.3, interaction_weight: 0.2}
-    gates:
-      - {type: tool_called, tool: kubectl.get_pods}
-      - {type: max_tool_calls, max: 1, name: few calls}
-      - {type: final_analysis_contains, substring: memory}
-  plain: {}
-  judgeless:
-    judge: {enabled: false}
-    gates: [{type: no_transcript_errors}]
-  unjudged: {judge: false, pass_threshold: 60}
-"""
+YAML = Path(__file__).with_suffix(".yaml").read_text("utf-8")
 # Two calls, the second of which failed.
 CALLS = (
     Event("e1", 1, "llm_tool_call", "completed", "3 pods", ToolCall("kubectl", "get_pods", "{}", False)),

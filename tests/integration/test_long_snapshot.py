@@ -7,6 +7,7 @@ The tests compare numbers of pages and use a server of their own, where no other
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -141,14 +142,7 @@ CLAIM = (
     claims.CLAIM,
     "md5('owner')::uuid, 16, 60, '{}'::text[], '{}'::text[], false, 1, 2, '{}'::text[], '{}'::text[], 3",
 )
-ACCEPT_MANY = """
-WITH new AS (
-  INSERT INTO sessions (session_id) SELECT 'many-' || n FROM generate_series(1, $1::int) n RETURNING session_id
-)
-INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, status, next_attempt_at)
-SELECT gen_random_uuid(), session_id, gen_random_uuid(), 1, 'auto', 'pending',
-       now() - interval '2 h' + make_interval(secs => row_number() OVER ()) FROM new
-"""
+ACCEPT_MANY = Path(__file__).with_suffix(".sql").read_text("utf-8")
 CHECK_AGAIN = "UPDATE claim_floor SET checked_at = now() - interval '1 min'"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tables import table
 from tarsy_scoring.commands.pause import pause, resume
 
 YAML = """
@@ -58,15 +59,8 @@ def test_a_named_chain_or_provider_is_paused_and_resumed(
     assert json.loads(ended.stdout) == {"lifted": 1, "pauses": []}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        pytest.param(["pause", "--provider", "mian"], "did you mean 'main'?", id="provider-misspelt"),
-        pytest.param(["pause", "--chain", ""], "it is empty", id="no-chain"),
-        pytest.param(["pause", "--list", "--chain", "kubernetes"], "--list shows all", id="list-of-something"),
-    ],
-)
-def test_wrong_arguments_exit_with_two(run: Run, arguments: list[str], told: str) -> None:
+@table
+def test_wrong_arguments_exit_with_two(arguments: list[str], told: str, *, run: Run) -> None:
     ended = run(*arguments)
 
     assert ended.exit_code == 2

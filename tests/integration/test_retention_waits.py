@@ -1,6 +1,7 @@
 """Clean-up passes over rows that are still needed, and goes on behind them."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from unittest.mock import AsyncMock
 
 import pytest
@@ -14,16 +15,7 @@ YEAR = datetime.now(UTC) - timedelta(days=365)
 KEEP = {"scores": 180, "events": 180}
 
 # Stands for requests that commit between the search for old sessions and the check of those that were locked.
-ASKED_MEANWHILE = """
-WITH asked AS (
-  INSERT INTO {schema}.scoring_requests
-    (request_id, session_id, source, disposition, requested_by, force, priority)
-  SELECT gen_random_uuid(), session_id, 'api', 'already_scored', 'ada', false, 0
-  FROM unnest($2::text[]) s(session_id) WHERE session_id LIKE 'asked-%' AND $1::int > 0
-  RETURNING session_id
-)
-SELECT session_id FROM unnest($2::text[]) s(session_id) WHERE session_id NOT IN (SELECT session_id FROM asked)
-"""
+ASKED_MEANWHILE = Path(__file__).with_suffix(".sql").read_text("utf-8")
 
 
 async def prune(scoring: Scoring) -> dict[str, int]:

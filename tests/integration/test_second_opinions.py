@@ -23,19 +23,7 @@ from tarsy_scoring.wiring import Parts, open_parts
 from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
 
 SESSION = "demo-oom-checkout"
-CONFIG = """
-providers:
-  main:
-    {{base_url: "{main}", api_key_env: null, model: judge-1, prices_usd_per_million_tokens: {{input: 0, output: 0}}}}
-  spare:
-    {{base_url: "{spare}", api_key_env: null, model: judge-2, prices_usd_per_million_tokens: {{input: 1, output: 1}}}}
-defaults: {{criteria: investigation, second_opinion: edges}}
-chains:
-  asked: {{}}
-  poor: {{daily_budget_usd: 0.000001}}
-  alone: {{providers: [main]}}
-  never: {{second_opinion: off}}
-"""
+CONFIG = Path(__file__).with_suffix(".yaml").read_text("utf-8")
 
 
 def says(total: int, outcome: str, **fault: Any) -> Fault:

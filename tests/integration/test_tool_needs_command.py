@@ -14,23 +14,7 @@ from stored import store_score
 from tarsy_scoring.studies.commands.tool_needs import tool_needs
 from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
 
-CONFIG = """
-providers:
-  default: &judge
-    base_url: "{base_url}"
-    api_key_env: null
-    model: scripted-judge
-    prices_usd_per_million_tokens: {{input: 2, output: 8}}
-  narrow: {{<<: *judge, context_window_tokens: 4000, max_reply_tokens: 1300}}
-  unpriced: {{<<: *judge, prices_usd_per_million_tokens: null}}
-defaults: {{providers: [default], daily_budget_usd: 50}}
-chains:
-  quiet: {{judge: {{enabled: false}}}}
-  poor: {{daily_budget_usd: 0}}
-  narrow: {{providers: [narrow]}}
-  unpriced: {{providers: [unpriced], daily_budget_usd: null}}
-  spared: {{providers: [unpriced, narrow, default]}}
-"""
+CONFIG = Path(__file__).with_suffix(".yaml").read_text("utf-8")
 ANALYSIS = "1. node_memory: nobody could see the memory pressure of the node."
 QUOTED = {"review": "S1", "quote": "nobody could see the memory pressure"}
 MADE_UP = {"review": "S1", "quote": "the disk of the node was full"}

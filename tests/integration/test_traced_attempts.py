@@ -33,13 +33,7 @@ from tarsy_scoring_lab.scripted_judge import MODEL, ScriptedJudge
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01"
 KEY = "sk-planted-key"
-YAML = """
-providers:
-  default: {{base_url: "{base_url}", model: {model}}}
-chains:
-  k: {{pass_threshold: 0}}
-  gated: {{gates: [{{type: no_transcript_errors}}]}}
-"""
+YAML = Path(__file__).with_suffix(".yaml").read_text("utf-8")
 
 
 @pytest.fixture

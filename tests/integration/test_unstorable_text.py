@@ -9,14 +9,7 @@ from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.timeline.files import parse_session
 from unit.timeline.poisoned import SURVIVES, poisoned
 
-YAML = r"""
-providers:
-  default: {api_key_env: null, model: judge-1}
-evidence: {max_missing_share: 1}
-defaults:
-  command_pattern: '(?s)kubectl (.*)'
-  gates: [{type: no_transcript_errors}, {type: tool_called, tool: 'server*'}]
-"""
+YAML = Path(__file__).with_suffix(".yaml").read_text("utf-8")
 
 
 async def test_a_session_with_unstorable_text_is_judged_and_stored(database_url: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,14 +18,7 @@ from tarsy_scoring.postgres.database import TRIES, Connection, Database, Databas
 
 CONNECTIONS = 3
 # A sequence, because its steps are not rolled back.
-FAIL = """
-CREATE SEQUENCE tried;
-CREATE FUNCTION fail(state text, times int) RETURNS text LANGUAGE plpgsql AS $$
-BEGIN
-  IF nextval('tried') <= times THEN RAISE 'planted' USING ERRCODE = state; END IF;
-  RETURN 'done';
-END $$
-"""
+FAIL = Path(__file__).with_suffix(".sql").read_text("utf-8")
 WRITE = "INSERT INTO dead_letter_bodies (body_id, headers) VALUES (gen_random_uuid(), '[]')"
 
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import pytest
 import yaml
 
 from builders import connected, role_on
 from infrastructure import Topics, wait_until
 from processes import Finished, Service, assert_whole
+from tables import table
 
 FAILED, USAGE_ERROR = 1, 2
 
@@ -40,18 +40,9 @@ async def test_a_database_without_tables_refuses_the_start_until_migrated(
     await service.worker(**env).ready()
 
 
-@pytest.mark.parametrize(
-    ("command", "change", "words"),
-    [
-        pytest.param(
-            ["worker"], {"netloc": "postgres:planted@{place}"}, "refuses the user or the password", id="password"
-        ),
-        pytest.param(["worker"], {"path": "/nowhere"}, "there is no such database", id="database"),
-        pytest.param(["rescore", "session-1"], {"path": "/nowhere"}, "there is no such database", id="command"),
-    ],
-)
+@table
 async def test_a_database_that_refuses_the_connection_is_not_waited_for(
-    service: Service, command: list[str], change: dict[str, str], words: str
+    command: list[str], change: dict[str, str], words: str, *, service: Service
 ) -> None:
     parts = urlsplit(service.database_url)
     place = parts.netloc.rpartition("@")[2]

@@ -4,6 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tables import table
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.studies.commands.compare import choose_values, compare
 from tarsy_scoring.studies.comparison import ScoredSession
@@ -49,23 +50,8 @@ def test_values_that_cannot_be_compared_are_refused(
 
 # --- invalid arguments ---------------------------------------------------------------------------------
 
-CRITERIA = ["--criteria", "investigation-methodology", "investigation-structured"]
 
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        pytest.param([], "choose a comparison", id="nothing"),
-        pytest.param(["--label", "guidance", *CRITERIA], "choose a comparison", id="both"),
-        pytest.param(["--label", "guidance", "session-1"], "go with --criteria", id="label-and-sessions"),
-        pytest.param([*CRITERIA, "s", "--chain", "c"], "go with --label", id="criteria-and-chain"),
-        pytest.param(["--label", "guidance", "--values", "a", "a"], "two different values", id="one-value-twice"),
-        pytest.param(["--label", "guidance", "--since", "yesterday"], "is not a time", id="no-time"),
-        pytest.param(CRITERIA, "name the sessions", id="no-sessions"),
-        pytest.param(["--criteria", "a", "a", "s"], "name two different criteria", id="one-criteria-twice"),
-        pytest.param(["--criteria", "a", "b", "s"], "no criteria are called 'a'", id="unknown-criteria"),
-    ],
-)
+@table
 def test_invalid_arguments_end_with_status_2(arguments: list[str], words: str) -> None:
     """The command refuses them before it reads anything, and says what would help."""
     ended = CliRunner().invoke(compare, arguments)

@@ -27,15 +27,7 @@ CONFIG: dict[str, Any] = {
     "defaults": {"providers": ["main"]},
 }
 TOTALS = {"right-1": 80, "right-2": 40, "wrong-1": 20, "wrong-2": 40}
-LABELS = """\
-session_id,source,incident,outcome,score,basis
-right-1,cluster,a,correct,1.0,oracle
-right-2,cluster,b,correct,0.9,oracle
-wrong-1,cluster,c,incorrect,0.0,oracle
-wrong-2,cluster,d,wrong,0.1,oracle
-half-1,cluster,e,partial,,oracle
-open-1,cluster,f,unknown,,
-"""
+LABELS = Path(__file__).with_suffix(".csv").read_text("utf-8")
 
 
 class Reader:

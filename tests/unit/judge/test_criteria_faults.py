@@ -8,21 +8,7 @@ from tables import table
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.judge.criteria import load_criteria, read_criteria_file
 
-VALID = """\
-name: own
-strategy: rubric
-system_prompt: Judge.
-prompt: |
-  {{ALERT_DATA}}
-  {{SESSION_CONVERSATION}}
-  {{OUTPUT_SCHEMA}}
-rubric:
-  - {id: completion, weight: 0.7, description: It was done.}
-  - id: efficiency
-    weight: 0.3
-    description: Few calls.
-pass_threshold: 0.7
-"""
+VALID = Path(__file__).with_suffix(".yaml").read_text("utf-8")
 
 
 def faults_of(tmp_path: Path, text: str | bytes) -> list[str]:

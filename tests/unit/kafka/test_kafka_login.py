@@ -10,6 +10,7 @@ from aiokafka.errors import KafkaError
 from structlog.testing import capture_logs
 
 from secured_kafka import Authority
+from tables import table
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
@@ -41,16 +42,9 @@ def test_the_name_of_a_broker_is_checked(authority: Authority) -> None:
 # --- files ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "variable"),
-    [
-        pytest.param({"ca_file": "{tmp}/text"}, "KAFKA_CA_FILE", id="ca-not-pem"),
-        pytest.param({"cert_file": "{tmp}/none"}, "KAFKA_CERT_FILE", id="no-certificate"),
-        pytest.param({"key_file": "{other}"}, "KAFKA_KEY_FILE", id="key-of-another"),
-    ],
-)
+@table
 def test_a_file_that_cannot_be_used_is_named(
-    authority: Authority, tmp_path: Path, change: dict[str, str], variable: str
+    change: dict[str, str], variable: str, *, authority: Authority, tmp_path: Path
 ) -> None:
     certificate, key = authority.issue("us")
     _, other = authority.issue("them")

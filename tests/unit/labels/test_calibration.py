@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tables import table
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.labels.calibration import Label, LabelledScore, TrustCard, band_of_label, calibrate
 from tarsy_scoring.labels.label_file import read_labels
@@ -178,35 +179,11 @@ def test_an_outcome_may_be_the_id_of_a_band(tmp_path: Path) -> None:
         read_labels(path)
 
 
-WRONG_FILES = {
-    "empty": ((), "needs the columns 'session_id' and 'outcome' or 'number' \\(it has: \\)"),
-    "no-session-column": (("id,outcome", "s-1,wrong"), "needs the columns .* \\(it has: id, outcome\\)"),
-    "no-session-id": (("session_id,outcome", "s-1,wrong", "../etc,wrong"), "line 3: '../etc' is not a session id"),
-    "misspelt-outcome": (
-        ("session_id,outcome", "s-1,corect"),
-        "line 2: 'corect' is not an outcome; did you mean 'correct'?",
-    ),
-    "no-number": (("session_id,number", "s-1,high"), "line 2: 'high' is not a number"),
-    "number-over-100": (("session_id,number", "s-1,50", "s-2,101"), "line 3: the number is 101; it must be 0-100"),
-    "not-a-number": (("session_id,number", "s-1,nan"), "line 2: the number is nan; it must be 0-100"),
-    "share-for-a-number": (
-        ("session_id,number", "s-1,1", "s-2,0.5"),
-        "every value of the column 'number' is between 0",
-    ),
-    "unknown-selection": (
-        ("session_id,outcome,selection", "s-1,wrong,all"),
-        "line 2: the selection is 'all'; it can be",
-    ),
-    "too-few-fields": (("session_id,outcome", "s-1"), "line 2: the line and the header have different"),
-    "open-quotation": (("session_id,outcome", 's-1,"wrong'), "unexpected end of data"),
-}
-
-
-def test_invalid_files_are_refused_with_line_and_reason(tmp_path: Path) -> None:
-    for lines, reason in WRONG_FILES.values():
-        with pytest.raises(ConfigurationError, match=reason.replace("?", r"\?")) as caught:
-            read_labels(write(tmp_path, *lines))
-        assert "labels.csv" in str(caught.value)
+@table
+def test_invalid_files_are_refused_with_line_and_reason(lines: list[str], reason: str, *, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=reason.replace("?", r"\?")) as caught:
+        read_labels(write(tmp_path, *lines))
+    assert "labels.csv" in str(caught.value)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
