@@ -62,6 +62,10 @@ class SecuredKafka(EmbeddedKafka):
         self._ports = {name: free_port() for name in _PROTOCOLS}
         self._authority = authority
 
+    async def close(self) -> None:
+        await self.kill()  # an orderly end takes up to 10 s
+        await super().close()
+
     def servers(self, listener: str) -> str:
         return f"{HOST}:{self._ports[listener]}"
 

@@ -131,10 +131,10 @@ async def test_24_a_session_that_kills_its_worker_fails_alone(service: Service) 
     """The scores in flight beside it are lost with the first workers, and then judged apart from it."""
     service.env |= {"SCORING_MAX_ATTEMPTS": "3"}  # two with the others beside it, and one alone
     service.judge.latency_s = 0.5
-    events = await service.announce(*service.add_sessions(15))
+    events = await service.announce(*service.add_sessions(6))
     [poison] = await service.announce(*service.add_sessions(1, "poison"))
     service.worker("--only", "intake,relay")
-    await service.scores_reach(16, "status = 'pending'")
+    await service.scores_reach(7, "status = 'pending'")
     for nth in range(1, 4):
         worker = service.worker("--only", "judge", dies_at="read-poison-0000")
 
@@ -145,7 +145,7 @@ async def test_24_a_session_that_kills_its_worker_fails_alone(service: Service) 
         await wait_until(is_dead, 60, f"worker {nth} reads the session that kills it")
         await service.let_leases_lapse()
     service.worker("--only", "judge")
-    await service.all_end(16, without_backoff=True)
+    await service.all_end(7, without_backoff=True)
     await assert_whole(service, events, failed=[poison])
     ended = await service.rows("SELECT error_kind, losses FROM session_scores WHERE status = 'failed'")
     assert [tuple(row) for row in ended] == [("worker_lost", 3)]

@@ -134,6 +134,7 @@ async def test_a_fleet_in_the_field_fails_nothing_but_the_poison(service: Servic
             SCORING_SLOTS=str(SLOTS),
             SCORING_LEASE_S=str(LEASE_S),  # calls are counted: a pause of the machine must not cost any
             SCORING_MAX_PENDING=str(MAX_PENDING),
+            SCORING_MAX_ATTEMPTS="4",
             SCORING_LOG_LEVEL="warning",
         )
         async with fleet.kept():
