@@ -6,6 +6,7 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -317,24 +318,7 @@ async def test_a_row_that_tarsy_refuses_stops_no_other(scoring: Scoring, start: 
 
 
 # A change that makes TARSy's schema refuse rows, its reversal, and the name in the error.
-REFUSALS = [
-    (
-        "ALTER TABLE stages ADD project varchar NOT NULL DEFAULT 'x';ALTER TABLE stages ALTER project DROP DEFAULT",
-        "ALTER TABLE stages ALTER project SET DEFAULT 'x'",
-        "NotNullViolationError stages project",
-    ),
-    (
-        "ALTER TABLE stages ADD CONSTRAINT known CHECK (stage_type <> 'scoring') NOT VALID",
-        "ALTER TABLE stages DROP CONSTRAINT known",
-        "CheckViolationError stages known",
-    ),
-    (
-        "CREATE TABLE hashes (hash varchar PRIMARY KEY);"
-        "ALTER TABLE session_scores ADD CONSTRAINT hashed FOREIGN KEY (prompt_hash) REFERENCES hashes NOT VALID",
-        "ALTER TABLE session_scores DROP CONSTRAINT hashed",
-        "ForeignKeyViolationError session_scores hashed",
-    ),
-]
+REFUSALS = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 
 
 async def test_a_schema_that_refuses_every_row_is_waited_for(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:

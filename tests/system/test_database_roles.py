@@ -209,28 +209,7 @@ async def test_every_post_does_its_work_under_the_roles_that_write(logins: Login
     assert {what: answer for what, answer in answers.items() if answer not in expected} == {}
 
 
-NOT_OF_THE_API = (
-    "DROP TABLE session_scores",
-    "ALTER TABLE session_scores ADD COLUMN x int",
-    "TRUNCATE session_scores",
-    "CREATE TABLE mine (x int)",
-    "DELETE FROM session_scores",
-    "DELETE FROM sessions",
-    "DELETE FROM score_labels",
-    "UPDATE score_labels SET labelled_by = 'me'",
-    "UPDATE changes SET changed_by = 'me'",
-    "DELETE FROM changes",
-    "DELETE FROM scoring_requests",
-    "UPDATE scoring_events SET payload = '{}'",
-    "UPDATE judge_turns SET reply = 'forged'",
-    "INSERT INTO erasures SELECT",
-    "UPDATE pauses SET reason = 'me'",
-    "UPDATE budget_days SET day = day",
-    "UPDATE provider_states SET provider = provider",
-    "INSERT INTO dead_letter_bodies SELECT",
-    "INSERT INTO dead_letters SELECT",
-    "UPDATE tarsy_scoring_version SET version_num = '0001'",
-)
+NOT_OF_THE_API = Path(__file__).with_suffix(".sql").read_text("utf-8").splitlines()
 
 
 async def test_api_changes_only_what_it_answers_for(logins: Logins) -> None:

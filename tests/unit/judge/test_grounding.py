@@ -202,29 +202,6 @@ def test_no_more_than_a_thousand_quotations_are_searched() -> None:
     assert check('"retry 3 of 5" ' * 1_500) == Grounding(1_000, 1_000)
 
 
-HOSTILE = [
-    "E4 ",
-    "E4-",
-    "E4–",
-    "E4 & ",
-    '"',
-    ' "a',
-    "“a ",
-    "`a ",
-    "``",
-    "\\",
-    "!",
-    ". ",
-    "\n",
-    "\n ",
-    " ",
-    "_",
-    "a*",
-    "...",
-]
-HOSTILE += ["a … ", '"a a a" ', "not `a a a` ", "not:\n- ", "`ls a b` ", '"kubectl a" ', "`ls a b`", "`ls - - - - `"]
-
-
 def test_citing_sentences_are_the_unit_of_a_citation() -> None:
     """Both ends of a range count, an id behind the full stop belongs to its sentence, and list marks are left out."""
     text = "It looked.\n\n- **Logs** of E3-E5\n  were read. It was refused. [E17] Then\u200b nothing"
@@ -234,15 +211,15 @@ def test_citing_sentences_are_the_unit_of_a_citation() -> None:
     ]
 
 
-def test_a_hostile_analysis_is_read_in_linear_time() -> None:
-    for unit in HOSTILE:
-        for before, after in [("", ""), ('"a a a ', ' a" E4')]:
-            analysis = before + unit * (50_000 // len(unit)) + after
-            started = time.thread_time()
+@table
+def test_a_hostile_analysis_is_read_in_linear_time(unit: str) -> None:
+    for before, after in [("", ""), ('"a a a ', ' a" E4')]:
+        analysis = before + unit * (50_000 // len(unit)) + after
+        started = time.thread_time()
 
-            check(analysis)
+        check(analysis)
 
-            assert time.thread_time() - started < 2.5, unit
+        assert time.thread_time() - started < 2.5, unit
 
 
 def test_hostile_evidence_is_searched_in_linear_time() -> None:
