@@ -39,11 +39,8 @@ from tarsy_scoring_lab.stack import Stack
 from tarsy_scoring_lab.tarsy import create_tables, load_session
 
 SCRIPTED_LIMIT_S, REAL_LIMIT_S = 120.0, 1800.0
-PRICES = {
-    "input": 0.4,
-    "cached_input": 0.1,
-    "output": 1.6,
-}  # published ones of the default judge, gpt-4.1-mini
+# Published ones of the default judge, gpt-4.1-mini.
+PRICES = {"input": 0.4, "cached_input": 0.1, "output": 1.6}
 RECORDED = "recorded judgements, replayed at the prices of gpt-4.1-mini (set OPENAI_API_KEY for a live model)"
 PUBLISH_TIMEOUT_S = 10.0
 PAGES_START_S = 30.0

@@ -33,10 +33,8 @@ class RecordedReplies:
         by_session = {each["session_id"]: each["replies"] for each in _read("examples", "judgements")}
         self._by_alert: dict[str, Mapping[str, str]] = {}
         for session in example_sessions():
-            for is_masked in (
-                False,
-                True,
-            ):  # an alert may hold an injection, which the masked turn does not show
+            # An alert may hold an injection, which the masked turn does not show.
+            for is_masked in (False, True):
                 context = build_context(
                     parse_session(session), new_nonce(), _ROOM_TOKENS, mask_injections=is_masked
                 )

@@ -8,7 +8,6 @@ that it is made up. Tests order faults by `ScriptedJudge.script`.
 import argparse
 import asyncio
 import json
-import signal
 import sys
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import Any, Literal, Self
 import uvloop
 from aiohttp import web
 
+from tarsy_scoring.telemetry.stopping import run_until_signalled
 from tarsy_scoring_lab.recorded_replies import RecordedReplies
 from tarsy_scoring_lab.scripted_replies import STAND_IN, Messages, Task, Turn, embed, read_task, write_reply
 
@@ -281,16 +281,13 @@ def main() -> None:
     )
     options = parser.parse_args()
 
-    async def serve() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async def serve(stopping: asyncio.Event) -> None:
         async with ScriptedJudge(host=options.host, port=options.port, latency_s=options.latency) as judge:
             sys.stdout.write(f"{judge.base_url}\n")
             sys.stdout.flush()
-            await stop.wait()
+            await stopping.wait()
 
-    uvloop.run(serve())
+    uvloop.run(run_until_signalled(serve))
 
 
 if __name__ == "__main__":

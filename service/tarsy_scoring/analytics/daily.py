@@ -217,5 +217,5 @@ async def read_counts(
 
 async def count_recounted(database: Database, selection: Selection) -> int:
     """Number of selected days that are being counted again. Raises: DatabaseAway."""
-    dirty = [row["day"] for row in await database.once(lambda c: c.fetch(database.sql(DIRTY_DAYS)))]
+    dirty = [row["day"] for row in await database.rows(DIRTY_DAYS)]
     return split(selection.since, selection.until, dirty).recounted

@@ -55,7 +55,7 @@ WHERE event_id = $1 AND confirmed_at IS NULL
 
 async def read_drift(database: Database, limit: int) -> list[Mapping[str, Any]]:
     """Rows from `UNCONFIRMED`, the newest first. Raises: DatabaseAway."""
-    return [dict(row) for row in await database.once(lambda c: c.fetch(database.sql(UNCONFIRMED), limit))]
+    return [dict(row) for row in await database.rows(UNCONFIRMED, limit)]
 
 
 async def confirm_drift(database: Database, event_id: UUID, *, by: str) -> None:
@@ -75,12 +75,10 @@ async def has_scores_before(database: Database, at: datetime) -> bool:
 
 async def read_failed(database: Database, since: datetime) -> list[Mapping[str, Any]]:
     """Rows from `FAILED`, those with most sessions first. Raises: DatabaseAway."""
-    return [
-        dict(row) for row in await database.once(lambda c: c.fetch(database.sql(FAILED), since, MOST_FAILED))
-    ]
+    return [dict(row) for row in await database.rows(FAILED, since, MOST_FAILED)]
 
 
 async def read_waiting(database: Database) -> dict[str | None, int]:
     """Count due scores by chain, up to `MOST_PENDING` together. Raises: DatabaseAway."""
-    rows = await database.once(lambda c: c.fetch(database.sql(WAITING), MOST_PENDING))
+    rows = await database.rows(WAITING, MOST_PENDING)
     return {row["chain_id"]: row["scores"] for row in rows}

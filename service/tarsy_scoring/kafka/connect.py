@@ -94,9 +94,8 @@ async def _wait_for_answer(admin: AIOKafkaAdminClient) -> None:
 
 def _away(options: Mapping[str, Any], error: Exception, said: Sequence[str]) -> BrokerAway:
     reason = said[-1] if said else str(error) or "no answer in time"
-    if (
-        options.get("sasl_mechanism") == "OAUTHBEARER"
-    ):  # the library sees no refused token, but an empty cluster
+    # The library sees no refused token, but an empty cluster.
+    if options.get("sasl_mechanism") == "OAUTHBEARER":
         reason += "; do they accept the token in SCORING_KAFKA_OAUTH_TOKEN_FILE?"
     return BrokerAway(f"the brokers at {options['bootstrap_servers']} cannot be used: {reason}")
 

@@ -59,9 +59,8 @@ class Record:
     @classmethod
     def of(cls, read: Any) -> "Record":
         """Convert the library's `ConsumerRecord`."""
-        headers = tuple(
-            (name, value or b"") for name, value in read.headers
-        )  # Kafka allows headers without a value
+        # Kafka allows headers without a value.
+        headers = tuple((name, value or b"") for name, value in read.headers)
         return cls(read.topic, read.partition, read.offset, read.timestamp, read.key, read.value, headers)
 
 

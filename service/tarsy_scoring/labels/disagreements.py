@@ -80,7 +80,7 @@ async def read_disagreements(
     by_session = defaultdict[str, list[Label]](list)
     for label in labels:
         by_session[label.session_id].append(label)
-    rows = await database.once(lambda c: c.fetch(database.sql(LATEST), list(by_session), chain, criteria))
+    rows = await database.rows(LATEST, list(by_session), chain, criteria)
     compared = [
         _compared(dict(row), by_session[row["session_id"]], bands.get(row["criteria_hash"], DEFAULT_BANDS))
         for row in rows

@@ -220,13 +220,12 @@ async def add(
 
 async def of_score(database: Database, score_id: UUID, limit: int = MOST_SHOWN) -> list[dict[str, Any]]:
     """A score's labels and the session's review in TARSy, newest first. Raises: DatabaseAway."""
-    rows = await database.once(lambda c: c.fetch(database.sql(OF_SCORE), score_id, limit))
-    return [dict(r) for r in rows]
+    return [dict(r) for r in await database.rows(OF_SCORE, score_id, limit)]
 
 
 async def last_labels(database: Database, score_ids: Collection[UUID]) -> dict[UUID, list[dict[str, Any]]]:
     """Each author's last label by score, without the authors' names. Raises: DatabaseAway."""
-    rows = await database.once(lambda c: c.fetch(database.sql(LAST_OF_SCORES), list(score_ids)))
+    rows = await database.rows(LAST_OF_SCORES, list(score_ids))
     labels = defaultdict[UUID, list[dict[str, Any]]](list)
     for row in rows:
         labels[row["score_id"]].append({name: value for name, value in row.items() if name != "score_id"})
@@ -330,7 +329,7 @@ async def counted_labels(
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    rows = [dict(r) for r in await database.once(lambda c: c.fetch(database.sql(COUNTED), since, until))]
+    rows = [dict(r) for r in await database.rows(COUNTED, since, until)]
     _, bands = await known_criteria(database)
     return [label_of(row, bands.get(row["criteria_hash"], DEFAULT_BANDS)) for row in rows], bands
 
@@ -351,7 +350,7 @@ async def compare(
     sessions = sorted({label.session_id for label in labels if label.is_decided})
     scores = await scores_by_judge(database, sessions, criteria, fingerprint)
     cards = await asyncio.to_thread(calibrate, labels, scores, bands)
-    rows = await database.once(lambda c: c.fetch(database.sql(COVERAGE), sessions)) if cards else []
+    rows = await database.rows(COVERAGE, sessions) if cards else []
     found = {(hashed, judge): Coverage(*counts) for hashed, judge, *counts in (row.values() for row in rows)}
     return [_covered(card, found.get((card.criteria_hash, card.judge_fingerprint))) for card in cards]
 
@@ -371,15 +370,13 @@ async def scores_by_judge(
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    rows = await database.once(
-        lambda c: c.fetch(database.sql(SCORES_BY_JUDGE), sessions, criteria, fingerprint)
-    )
+    rows = await database.rows(SCORES_BY_JUDGE, sessions, criteria, fingerprint)
     return [labelled_score(dict(r)) for r in rows]
 
 
 async def known_criteria(database: Database) -> tuple[set[str], dict[str, tuple[Band, ...]]]:
     """Names, and bands by hash, of all criteria that ever judged, configured or not. Raises: DatabaseAway."""
-    rows = await database.once(lambda c: c.fetch(database.sql(ALL_CRITERIA)))
+    rows = await database.rows(ALL_CRITERIA)
     return {r["name"] for r in rows}, {r["criteria_hash"]: bands_of(r["bands"]) for r in rows}
 
 

@@ -62,5 +62,5 @@ async def read_review(database: Database) -> dict[str, Any]:
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    rows = await database.once(lambda c: c.fetch(database.sql(REVIEW), timedelta(days=DAYS - 1)))
+    rows = await database.rows(REVIEW, timedelta(days=DAYS - 1))
     return {"picks": [dict(row) for row in rows], "to_label": sum(not row["labels"] for row in rows)}

@@ -183,7 +183,7 @@ class Limits:
         Raises:
             DatabaseAway: The pauses may or may not have been lifted.
         """
-        lifted = await self._database.once(lambda c: c.fetch(self._database.sql(RESUME), chain, provider))
+        lifted = await self._database.rows(RESUME, chain, provider)
         self._database.notify("scores")
         return len(lifted)
 
@@ -386,7 +386,7 @@ class Limits:
 
 async def read_pauses(database: Database) -> list[Pause]:
     """All pauses, oldest first. Raises: DatabaseAway."""
-    return [Pause(**r) for r in await database.once(lambda c: c.fetch(database.sql(PAUSES)))]
+    return [Pause(**r) for r in await database.rows(PAUSES)]
 
 
 def _log_change(before: ProviderState, state: ProviderState) -> None:

@@ -8,10 +8,8 @@ from pydantic_core import from_json
 
 SESSIONS = "sessions"
 OF_SESSION_PREFIX = "session:"
-PHASES_FOR_ALL = (
-    "queued",
-    "waiting_retry",
-)  # of `scoring.progress`; the others go to the session's channel only
+# Of `scoring.progress`; the others go to the session's channel only.
+PHASES_FOR_ALL = ("queued", "waiting_retry")
 # Limit of the events kept while an earlier one is missing. Further events are dropped; the database has them.
 EARLY_LIMIT = 10_000
 

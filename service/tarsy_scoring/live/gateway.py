@@ -198,9 +198,8 @@ class Gateway:
             except DatabaseAway as error:
                 log.debug("gateway.database_away", reason=str(error))
                 read_at = now
-            missing_since = (
-                now + POLL_S
-            )  # an event that the database lacks as well is looked for a second later
+            # An event that the database lacks as well is looked for a second later.
+            missing_since = now + POLL_S
 
     # --- clients ---------------------------------------------------------------------------------------
 

@@ -188,7 +188,7 @@ async def _find(database: Database, names: Sequence[str], called: frozenset[str]
         UnknownTool: A name is unknown.
         DatabaseAway: See `Database.once`.
     """
-    read = database.once(lambda c: c.fetch(database.sql(NAMES), MOST_NAMES))
+    read = database.rows(NAMES, MOST_NAMES)
     decisions, requested = await asyncio.gather(read_decisions(database), read)
     decided = [said.tool for said in decisions.said.values()]
     joined = [name for merge in decisions.merges.values() for name in (merge.name, merge.tool)]

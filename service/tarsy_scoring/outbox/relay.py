@@ -187,9 +187,8 @@ class Relay:
                 continue
             how: Extent | None = "whole" if was_acknowledged else None
             if not was_acknowledged:
-                broken.add(
-                    event.session_id
-                )  # later events of the session may be on the topic: they are repeated
+                # Later events of the session may be on the topic: they are repeated.
+                broken.add(event.session_id)
                 how = await self._publish_alone(event, deadline_s) if was_refused else None
             if how is not None:
                 done.append(event)

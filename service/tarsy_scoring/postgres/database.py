@@ -279,6 +279,11 @@ class Database:
         sql = self.sql(statement)
         return await self.once(lambda c: c.fetch(sql, *arguments, timeout=CONTACT_S))
 
+    async def rows(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        """The rows of one statement of any length, run in a separate transaction. Raises: See `once`."""
+        sql = self.sql(statement)
+        return await self.once(lambda c: c.fetch(sql, *arguments))
+
     async def single(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
         """
         The rows of one short statement in one round trip, without BEGIN and COMMIT; `{schema}` is filled in.

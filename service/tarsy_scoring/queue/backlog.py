@@ -66,8 +66,7 @@ async def open_scores(database: Database, standings: Standings) -> tuple[Counter
         DatabaseAway: See `Database.once`.
     """
     reasons = [s.reason for s in standings.by_chain.values()]
-    holds = (list(standings.by_chain), reasons, standings.others.reason)
-    rows = await database.once(lambda c: c.fetch(database.sql(OPEN_SCORES), *holds))
+    rows = await database.rows(OPEN_SCORES, list(standings.by_chain), reasons, standings.others.reason)
     pending = [r for r in rows if r["status"] == "pending"]
     waits_s = (r["oldest_due_s"] for r in pending if r["hold"] not in INTENDED_HOLDS)
     counts = Counter[str]()
@@ -88,7 +87,7 @@ async def due_scores(database: Database, standings: Standings, limit: int) -> di
         DatabaseAway: See `Database.once`.
     """
     chains = ChainFilter.of(standings, lambda standing: standing.reason not in LASTING_HOLDS)
-    [row] = await database.once(lambda c: c.fetch(database.sql(DUE_SCORES), limit, *chains))
+    [row] = await database.rows(DUE_SCORES, limit, *chains)
     return {bound: row[bound] for bound in BOUNDS}
 
 

@@ -241,7 +241,7 @@ class Leases:
             DatabaseAway: See `Database.once`.
         """
         ids, tokens = [c.score_id for c in held], [c.lease_token for c in held]
-        rows = await self.database.once(lambda c: c.fetch(self.database.sql(RENEW), ids, tokens, lease_s))
+        rows = await self.database.rows(RENEW, ids, tokens, lease_s)
         return {r["lease_token"] for r in rows}, {r["lease_token"] for r in rows if r["is_locked"]}
 
     async def keep_locked(self, locked: Sequence[ClaimedScore], lease_s: float) -> None:

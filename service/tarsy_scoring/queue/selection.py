@@ -106,8 +106,7 @@ async def obsolete_sessions(
     chains = policy.settings.config.chains
     hashes = [_hash(policy, f"chains.{name}", name) for name in chains]
     default = _hash(policy, "defaults", None)
-    arguments = (list(chains), hashes, default, chain, since)
-    rows = await database.once(lambda c: c.fetch(database.sql(OBSOLETE_SESSIONS), *arguments))
+    rows = await database.rows(OBSOLETE_SESSIONS, list(chains), hashes, default, chain, since)
     return [r["session_id"] for r in rows]
 
 

@@ -13,9 +13,8 @@ from uuid import UUID, uuid5
 from tarsy_scoring.events import GivenReference
 from tarsy_scoring.timeline.clean.masking import mask_secrets, masking_of
 
-_NAMESPACE = UUID(
-    "5f0f3c0e-6a5c-5a83-9d53-0f3a3f1b7c42"
-)  # never change: stored references would be stored again
+# Never change: stored references would be stored again.
+_NAMESPACE = UUID("5f0f3c0e-6a5c-5a83-9d53-0f3a3f1b7c42")
 
 REVIEWED_BY = "review in TARSy by "
 

@@ -205,7 +205,7 @@ def hash_of(session_id: str) -> str:
 
 async def erased_hashes(database: Database) -> frozenset[str]:
     """The hashes of all erased sessions. Raises: DatabaseAway."""
-    return frozenset(r["session_hash"] for r in await database.once(lambda c: c.fetch(database.sql(ERASED))))
+    return frozenset(r["session_hash"] for r in await database.rows(ERASED))
 
 
 def is_about(body: Body, hashes: Set[str]) -> bool:
@@ -275,7 +275,7 @@ async def _cancel_open(database: Database, leases: Leases, session_id: str, by: 
     """Cancel open scores, so that event consumers see an end; returns whether any was open."""
     has_cancelled = False
     for _ in range(CANCEL_ROUNDS):
-        rows = await database.once(lambda c: c.fetch(database.sql(OPEN_SCORES), session_id))
+        rows = await database.rows(OPEN_SCORES, session_id)
         if not rows:
             break
         for row in rows:

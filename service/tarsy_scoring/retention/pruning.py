@@ -236,9 +236,8 @@ class Pruner:
         for part in PARTS:
             if (bound := await self._bound(part)) is not None:
                 count = f"SELECT count(*) FROM ({part.find}) found"
-                counts[part.name] = int(
-                    (await self._fetch(count, bound, part.start, COUNT_LIMIT))[0]["count"]
-                )
+                [row] = await self._database.rows(count, bound, part.start, COUNT_LIMIT)
+                counts[part.name] = row["count"]
         return counts
 
     async def run(self, watch: Watch = _unwatched) -> Mapping[str, int]:
@@ -259,7 +258,7 @@ class Pruner:
             if (bound := await self._bound(part)) is None:
                 continue
             if part is EVENTS:
-                await self._fetch(FORGET_UP_TO, bound)
+                await self._database.rows(FORGET_UP_TO, bound)
             with watch(part.name.replace("_", " "), None) as show:
                 removed[part.name] = await self._remove(part, bound, show)
         return removed
@@ -311,7 +310,4 @@ class Pruner:
         days = self._keep.get(part.kept_as)
         if days is None or part is not EVENTS:
             return days
-        return int((await self._fetch(LAST_OLD_EVENT, days))[0]["position"])
-
-    async def _fetch(self, statement: str, *arguments: object) -> list[Any]:
-        return await self._database.once(lambda c: c.fetch(self._database.sql(statement), *arguments))
+        return int((await self._database.rows(LAST_OLD_EVENT, days))[0]["position"])

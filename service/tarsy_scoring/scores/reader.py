@@ -237,7 +237,7 @@ class Reader:
 
     async def replies(self, score_id: UUID) -> list[dict[str, Any]] | None:
         """The turns of a score with their full replies, in order; None: there is no such score."""
-        rows = await self.database.once(lambda c: c.fetch(self.database.sql(REPLIES), score_id))
+        rows = await self.database.rows(REPLIES, score_id)
         if not rows:
             return None
         return [{name: r[name] for name in REPLY} for r in rows if r["ordinal"] is not None]
@@ -307,15 +307,11 @@ class Reader:
         self, error_kind: str | None, chain: str | None, since: datetime | None
     ) -> list[str]:
         """Ids of sessions whose newest production score, created since `since`, failed or timed out."""
-        rows = await self.database.once(
-            lambda c: c.fetch(self.database.sql(FAILED_SESSIONS), error_kind, chain, since)
-        )
-        return [r["session_id"] for r in rows]
+        return [r["session_id"] for r in await self.database.rows(FAILED_SESSIONS, error_kind, chain, since)]
 
     async def scored_sessions(self, chain: str | None, since: datetime | None) -> list[str]:
         """Ids of sessions with a production score created since `since`; None: ever."""
-        rows = await self.database.once(lambda c: c.fetch(self.database.sql(SCORED_SESSIONS), chain, since))
-        return [r["session_id"] for r in rows]
+        return [r["session_id"] for r in await self.database.rows(SCORED_SESSIONS, chain, since)]
 
 
 def _waits_by_itself(row: Mapping[str, Any]) -> bool:

@@ -263,8 +263,7 @@ def _listed(
 
 async def chains_of_sessions(database: Database, limit: int) -> list[str]:
     """The first `limit` chains of stored sessions, by name. Raises: DatabaseAway."""
-    rows = await database.once(lambda c: c.fetch(database.sql(CHAINS_OF_SESSIONS), limit))
-    return [row["chain_id"] for row in rows]
+    return [row["chain_id"] for row in await database.rows(CHAINS_OF_SESSIONS, limit)]
 
 
 # --- cursors -------------------------------------------------------------------------------------------

@@ -103,8 +103,7 @@ async def read_figures(
     criteria = [chain.criteria for chain in settings.config.chains.values()]
     of_others = threshold_of(settings, NO_CHAIN), settings.config.defaults.criteria
     of_chains = list(thresholds), list(thresholds.values()), criteria, *of_others
-    arguments = *windows["24h"], *windows["1h"], *of_chains
-    found = await database.once(lambda c: c.fetch(database.sql(FIGURES), *arguments))
+    found = await database.rows(FIGURES, *windows["24h"], *windows["1h"], *of_chains)
     rows = {(row["chain"], row["name"]): dict(row) for row in found}
     return {
         chain: {

@@ -32,9 +32,8 @@ EVERY_S = 86_400.0  # between requests for judgements that anchors lack
 MOST_TRIES = 3  # for one judgement; each consists of up to `max_attempts` attempts
 DRAWN_FROM_DAYS = 90  # so that anchors represent today's agents
 ASKED_AT_ONCE = 500
-_NAMESPACE = UUID(
-    "7f1f2c1e-6a55-5f0d-9d6c-1b8f3f6f0c11"
-)  # never change it: requests already made would be repeated
+# Never change it: requests already made would be repeated.
+_NAMESPACE = UUID("7f1f2c1e-6a55-5f0d-9d6c-1b8f3f6f0c11")
 
 JUDGEMENTS = """
 SELECT s.session_id, s.judge_fingerprint, s.total_score::float8 AS total, s.chain_id
@@ -182,13 +181,12 @@ async def add(
     Raises:
         DatabaseAway: They may have been added; adding them again is harmless.
     """
-    rows = await database.once(lambda c: c.fetch(database.sql(ADD), list(session_ids), by, note))
-    return sorted(r["session_id"] for r in rows)
+    return sorted(r["session_id"] for r in await database.rows(ADD, list(session_ids), by, note))
 
 
 async def unfit(database: Database, session_ids: Sequence[str]) -> dict[str, str]:
     """Find the sessions that cannot be anchors, each with the reason. Raises: DatabaseAway."""
-    rows = await database.once(lambda c: c.fetch(database.sql(FIT), list(session_ids)))
+    rows = await database.rows(FIT, list(session_ids))
     return {row["session_id"]: reason for row in rows if (reason := _why_unfit(row)) is not None}
 
 
@@ -209,14 +207,12 @@ async def remove(database: Database, session_ids: Sequence[str], *, by: str) -> 
     Raises:
         DatabaseAway: They may have been removed; removing them again is harmless.
     """
-    rows = await database.once(lambda c: c.fetch(database.sql(REMOVE), list(session_ids), by))
-    return sorted(r["session_id"] for r in rows)
+    return sorted(r["session_id"] for r in await database.rows(REMOVE, list(session_ids), by))
 
 
 async def draw(database: Database, count: int, *, chain: str | None = None) -> list[str]:
     """Draw sessions judged in the last 90 days that are no anchors. Raises: DatabaseAway."""
-    arguments = chain, DRAWN_FROM_DAYS, _DOUBTFUL, count
-    rows = await database.once(lambda c: c.fetch(database.sql(DRAWN), *arguments))
+    rows = await database.rows(DRAWN, chain, DRAWN_FROM_DAYS, _DOUBTFUL, count)
     return [r["session_id"] for r in rows]
 
 
@@ -230,8 +226,7 @@ async def judgements(database: Database) -> list[AnchorJudgement]:
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    rows = await database.once(lambda c: c.fetch(database.sql(JUDGEMENTS), _DOUBTFUL))
-    return [AnchorJudgement(**dict(row)) for row in rows]
+    return [AnchorJudgement(**dict(row)) for row in await database.rows(JUDGEMENTS, _DOUBTFUL)]
 
 
 async def standing(database: Database, policy: Policy) -> AnchorStanding:

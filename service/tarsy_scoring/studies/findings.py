@@ -82,8 +82,7 @@ UNPUBLISHED = f"{_FINDING} WHERE f.is_event AND f.published_at IS NULL ORDER BY 
 
 async def read_tenure(database: Database, chain: str, criteria: str) -> Tenure | None:
     """Read who judges a chain under the criteria, see `current_tenure`. Raises: DatabaseAway."""
-    arguments = (chain, criteria, _DOUBTFUL, MOST_READ)
-    rows = await database.once(lambda c: c.fetch(database.sql(SCORES), *arguments))
+    rows = await database.rows(SCORES, chain, criteria, _DOUBTFUL, MOST_READ)
     return detection.current_tenure([ChainScore(**dict(r)) for r in reversed(rows)])
 
 
@@ -117,7 +116,8 @@ async def look_at(
 
     async def work(connection: Connection) -> Look | None:
         await LOOK_LOCK.acquire(connection, f"{database.schema}\x1f{chain}")
-        earlier = await _findings(connection, database.sql(FINDINGS), chain, criteria, None, MOST_SHOWN)
+        rows = await connection.fetch(database.sql(FINDINGS), chain, criteria, None, MOST_SHOWN)
+        earlier = [_finding(row) for row in rows]
         tenure = _watched(found, earlier)
         look = detection.due_look(found, outstanding, looks_made(earlier, found, now), now)
         if look is None or (look == "watch" and detection.due_look(tenure, 0, ["sessions"], now) is None):
@@ -166,21 +166,16 @@ async def read_findings(
     database: Database, chain: str | None, criteria: str | None, since: datetime | None, limit: int
 ) -> list[Finding]:
     """Findings, the newest first. Raises: DatabaseAway."""
-    sql = database.sql(FINDINGS)
-    return await database.once(lambda c: _findings(c, sql, chain, criteria, since, limit))
+    return [_finding(row) for row in await database.rows(FINDINGS, chain, criteria, since, limit)]
 
 
 async def unpublished(database: Database, limit: int) -> list[Finding]:
     """Events that no broker has acknowledged, the oldest first. Raises: DatabaseAway."""
-    return await database.once(lambda c: _findings(c, database.sql(UNPUBLISHED), limit))
+    return [_finding(row) for row in await database.rows(UNPUBLISHED, limit)]
 
 
-async def _findings(connection: Connection, sql: str, *arguments: Any) -> list[Finding]:
-    rows = [dict(row) for row in await connection.fetch(sql, *arguments)]
-    return [
-        Finding(**row | {part: Estimate(**row[part]) for part in ("judge", "whole", "agents")})
-        for row in rows
-    ]
+def _finding(row: Any) -> Finding:
+    return Finding(**dict(row) | {part: Estimate(**row[part]) for part in ("judge", "whole", "agents")})
 
 
 async def mark_published(database: Database, event_ids: Sequence[UUID]) -> None:

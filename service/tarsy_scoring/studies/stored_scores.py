@@ -39,5 +39,4 @@ async def scores_by_label(
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    rows = await database.once(lambda c: c.fetch(database.sql(SCORES_BY_LABEL), label, chain, since))
-    return [ScoredSession(**dict(r)) for r in rows]
+    return [ScoredSession(**dict(r)) for r in await database.rows(SCORES_BY_LABEL, label, chain, since)]

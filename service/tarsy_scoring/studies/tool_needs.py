@@ -226,7 +226,7 @@ async def read_needs(
         DatabaseAway: Before the first question; later failures only end the reading for a chain.
     """
     await limits.refresh()
-    rows = await database.once(lambda c: c.fetch(database.sql(NOTES), *selection.arguments, most_notes))
+    rows = await database.rows(NOTES, *selection.arguments, most_notes)
     notes, found = defaultdict[str | None, list[Note]](list), dict[str | None, ChainNeeds]()
     for row in rows:
         notes[row["chain_id"]].append(Note(row["score_id"], row["text"], tuple(row["names"])))

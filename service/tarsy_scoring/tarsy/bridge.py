@@ -39,9 +39,8 @@ log = structlog.get_logger()
 POLL_S = 2.0
 SWEEP_EVERY_S = 300.0
 OVERLAP_S = 86_400.0  # longest time between creation and commit of a TARSy session
-FRESH = timedelta(
-    minutes=5
-)  # a session created and ended between two looks is this young, with skewed clocks
+# A session created and ended between two looks is this young, with skewed clocks.
+FRESH = timedelta(minutes=5)
 FORGET = 10_000  # rows per statement
 
 BRIDGE_LOCK = AdvisoryLock("tarsy-scoring bridge")

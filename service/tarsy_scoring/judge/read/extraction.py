@@ -18,9 +18,8 @@ from tarsy_scoring.judge.verdict import MissingTool
 _LONGEST_SCORE_LINE = 200  # with all decoration; longer lines are prose
 
 _DECORATION = re.compile(r"</?(?:b|strong|i|em|u|code|mark)>|[*_`|\"'“”()\[\]]", re.IGNORECASE)
-_UNDERSCORED_DECORATION = re.compile(
-    _DECORATION.pattern.replace("_", ""), re.IGNORECASE
-)  # ids hold underscores
+# Ids hold underscores.
+_UNDERSCORED_DECORATION = re.compile(_DECORATION.pattern.replace("_", ""), re.IGNORECASE)
 _MATH = re.compile(r"\$\$?([^$]+)\$\$?(?![0-9])|\\[()\[\]]")  # `$85 of $100` is money
 _BOXED = re.compile(r"\\(?:boxed|text|textbf|mathbf)\{([^{}]*)\}")
 # Without the two emoji for numbers, `100` and `10`.

@@ -220,7 +220,7 @@ def _outstanding(judgements: Iterable[OrderedJudgement]) -> list[OrderedJudgemen
 
 async def _read(reader: Reader, ids: Sequence[UUID]) -> dict[UUID, OrderedJudgement]:
     """Read the present state of judgements; leaves out erased ones."""
-    rows = await reader.database.once(lambda c: c.fetch(reader.database.sql(ORDERED), ids))
+    rows = await reader.database.rows(ORDERED, ids)
     waits = await reader.waits([dict(r) for r in rows])
     found = {}
     for row in rows:

@@ -228,9 +228,8 @@ def _shorten_oldest(rendering: Rendering, excess: int, budget_tokens: int) -> tu
         Ids of shortened entries, as they are shown.
     """
     cut: set[str] = set()
-    by_age = sorted(
-        (p for p in rendering.parts if p.rank is not Rank.KEPT), key=lambda p: p.rank
-    )  # stable: oldest first
+    # Stable: oldest first.
+    by_age = sorted((p for p in rendering.parts if p.rank is not Rank.KEPT), key=lambda p: p.rank)
     for kept_characters in (_KEPT_CHARACTERS, 0):
         for part in by_age:
             if excess <= 0:
