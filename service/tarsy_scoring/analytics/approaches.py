@@ -108,9 +108,8 @@ def group(rows: Sequence[Mapping[str, Any]]) -> list[Approach]:
     """
     same = defaultdict[tuple[str, tuple[str, ...]], list[Mapping[str, Any]]](list)
     for row in rows:
-        same[_sorted_words(row["name"]), tuple(normalise(bare(tool)) for tool in row["tools"] or ())].append(
-            row
-        )
+        words = " ".join(sorted(_WORDS.findall(row["name"].casefold())))
+        same[words, tuple(normalise(bare(tool)) for tool in row["tools"] or ())].append(row)
     different = sorted(same, key=lambda key: (-len(same[key]), key))
     leaders = dict[int, str]()  # names by place
     groups = dict[int, list[Mapping[str, Any]]]()  # by the place of the leader
@@ -128,10 +127,6 @@ def group(rows: Sequence[Mapping[str, Any]]) -> list[Approach]:
         groups.setdefault(-nearest, []).extend(same[name, tools])
     found = [_approach(members) for members in groups.values()]
     return sorted(found, key=lambda one: (-one.sessions, one.name, one.steps))
-
-
-def _sorted_words(name: str) -> str:
-    return " ".join(sorted(_WORDS.findall(name.casefold())))
 
 
 def _approach(members: Sequence[Mapping[str, Any]]) -> Approach:

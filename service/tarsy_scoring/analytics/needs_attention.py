@@ -1,15 +1,9 @@
 """
-What may need a person: sessions whose score failed or whose due score waits, and drift.
+Statements for what may need a person: sessions whose score failed or whose due score waits, and drift.
 
 Each list is read from an index, up to a limit.
 """
 
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
-from uuid import UUID
-
-from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.scores.latest import is_completed
 
 MOST_FAILED = 2000  # looked at for each error kind
@@ -47,38 +41,14 @@ UNCONFIRMED = """
 SELECT event_id, chain_id, found_at, meaning ->> 0 AS conclusion FROM {schema}.drift_findings
 WHERE is_event AND confirmed_at IS NULL ORDER BY found_at DESC LIMIT $1
 """
+# Who confirmed a finding; an earlier confirmation stays.
 CONFIRM = """
 UPDATE {schema}.drift_findings SET confirmed_by = $2, confirmed_at = now()
 WHERE event_id = $1 AND confirmed_at IS NULL
 """
 
 
-async def read_drift(database: Database, limit: int) -> list[Mapping[str, Any]]:
-    """Rows from `UNCONFIRMED`, the newest first. Raises: DatabaseAway."""
-    return [dict(row) for row in await database.rows(UNCONFIRMED, limit)]
-
-
-async def confirm_drift(database: Database, event_id: UUID, *, by: str) -> None:
-    """Store who confirmed a finding; an earlier confirmation stays. Raises: DatabaseAway."""
-    await database.once(lambda c: c.execute(database.sql(CONFIRM), event_id, by))
-
-
+# Whether a score is older than $1: a new installation misses no chain.
 IS_OLDER = f"""
-SELECT EXISTS (SELECT FROM {{schema}}.session_scores s WHERE {is_completed("s")} AND s.completed_at < $1)
+SELECT 1 FROM {{schema}}.session_scores s WHERE {is_completed("s")} AND s.completed_at < $1 LIMIT 1
 """
-
-
-async def has_scores_before(database: Database, at: datetime) -> bool:
-    """Whether a score is older: a new installation misses no chain. Raises: DatabaseAway."""
-    return bool(await database.once(lambda c: c.fetchval(database.sql(IS_OLDER), at)))
-
-
-async def read_failed(database: Database, since: datetime) -> list[Mapping[str, Any]]:
-    """Rows from `FAILED`, those with most sessions first. Raises: DatabaseAway."""
-    return [dict(row) for row in await database.rows(FAILED, since, MOST_FAILED)]
-
-
-async def read_waiting(database: Database) -> dict[str | None, int]:
-    """Count due scores by chain, up to `MOST_PENDING` together. Raises: DatabaseAway."""
-    rows = await database.rows(WAITING, MOST_PENDING)
-    return {row["chain_id"]: row["scores"] for row in rows}

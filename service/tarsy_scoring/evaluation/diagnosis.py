@@ -99,13 +99,9 @@ def _ranked(interaction: Interaction, number: Callable[[Counts], int]) -> list[t
     """The `_NAMED` subcommands with the highest number, or tools where no subcommands are known."""
     parts: Mapping[str, Counts] = interaction.by_subcommand or interaction.by_tool
     worst = sorted(parts.items(), key=lambda part: (-number(part[1]), part[0]))
-    return [(_display_name(name), counts) for name, counts in worst[:_NAMED]]
+    return [(f"`{printable(name, LONGEST_SHOWN_NAME)}`", counts) for name, counts in worst[:_NAMED]]
 
 
 def _worst(interaction: Interaction, number: Callable[[Counts], int]) -> str:
     ranked = _ranked(interaction, number)
     return ranked[0][0] if ranked else "the tools"
-
-
-def _display_name(name: str) -> str:
-    return f"`{printable(name, LONGEST_SHOWN_NAME)}`"

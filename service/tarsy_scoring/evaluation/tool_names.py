@@ -118,11 +118,8 @@ def _words(spellings: Iterable[str]) -> str:
     """The words of the spelling with the most words, in the singular; `getpodlogs` has one word."""
     split = ([w.casefold() for w in _WORD_BREAKS.split(_visible(s)) if w] for s in spellings)
     most: list[str] = max(split, key=lambda words: (len(words), words))
-    return " ".join(_PLURAL.sub(_singular, SAME_WORD.get(word, word)) for word in most)
+    singular = (_PLURAL.sub(lambda end: "y" if end["y"] else "", SAME_WORD.get(word, word)) for word in most)
+    return " ".join(singular)
 
 
 _PLURAL = re.compile(r"(?<=[a-z]{2})(?:(?P<y>ies)|(?<=s|x|z|h)es|(?<!s)s)$")
-
-
-def _singular(ending: re.Match[str]) -> str:
-    return "y" if ending["y"] else ""

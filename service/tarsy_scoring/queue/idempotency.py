@@ -1,6 +1,5 @@
 """Answers kept under idempotency keys, written in the transaction of the change that they are about."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -99,15 +98,6 @@ async def keep_answer(database: Database, connection: Connection, key: Key, answ
     """Keep an answer in the caller's transaction."""
     row = (answer.disposition, answer.score_id, answer.request_id)
     await connection.execute(database.sql(KEEP_ANSWER), key.caller, key.key, key.asked_hash, *row)
-
-
-async def keep_key_hashes(database: Database, connection: Connection, session_ids: Sequence[str]) -> None:
-    """
-    Reduce the requests of these sessions to hashes of their keys; their answers are deleted with the scores.
-
-    Must come before the requests lose their session ids.
-    """
-    await connection.execute(database.sql(KEEP_KEY_HASHES), session_ids)
 
 
 async def complete_answer(database: Database, key: Key, request_id: UUID, answer: str) -> str:

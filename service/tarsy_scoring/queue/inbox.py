@@ -97,7 +97,8 @@ WHERE session_id = ANY($1::text[]) AND disposition = 'deferred'
 """
 
 # Defer the oldest automatic request that joined each of these scores, unless another one of the session is
-# deferred.
+# deferred, so that `promote` decides about it again. For scores that failed for a reason which their own
+# request alone gave.
 DEFER_JOINED = """
 UPDATE {schema}.scoring_requests SET disposition = 'deferred', score_id = NULL
 WHERE request_id IN (
@@ -520,14 +521,6 @@ class Inbox:
         for request_id, decision in decisions.by_request.items():
             await self.set_disposition(connection, request_id, decision.disposition, decision.score_id)
         return bool(decisions.accepted)
-
-    async def defer_joined(self, connection: Connection, score_ids: Sequence[UUID]) -> None:
-        """
-        Defer automatic requests that joined these scores, so that `promote` decides about them again.
-
-        For scores that failed for a reason which their own request alone gave.
-        """
-        await connection.execute(self.database.sql(DEFER_JOINED), score_ids, SOURCE_COMPLETED)
 
     async def surviving_request(self, connection: Connection, score_id: UUID) -> Request | None:
         """

@@ -10,10 +10,11 @@ names for a grace time.
 
 import asyncpg
 
+from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.queue.claims import ClaimedScore, progress
-from tarsy_scoring.queue.inbox import Inbox, production_sessions
+from tarsy_scoring.queue.inbox import DEFER_JOINED, Inbox, production_sessions
 from tarsy_scoring.queue.leases import ENDED, event_after
 from tarsy_scoring.scores.reader import KNOWN
 
@@ -129,7 +130,7 @@ async def fail_unknown(inbox: Inbox, grace_s: float) -> list[asyncpg.Record]:
         await outbox.emit(database, connection, [event_after(r) for r in rows])
         # An automatic request does not name the criteria of the score that it joined.
         misnamed = [r["score_id"] for r in rows if r["error_kind"] == "unknown_criteria"]
-        await inbox.defer_joined(connection, misnamed)
+        await connection.execute(database.sql(DEFER_JOINED), misnamed, SOURCE_COMPLETED)
         await inbox.promote(connection, chains, production_sessions(rows))
         return rows
 

@@ -11,19 +11,17 @@ session again. Copies in Kafka, logs and backups are outside this service.
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
-
-import asyncpg
 
 from tarsy_scoring.audit import audit
 from tarsy_scoring.dead_letters.dead_letters import Body, body_of
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.outbox import outbox
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue import idempotency
+from tarsy_scoring.queue.idempotency import KEEP_KEY_HASHES
 from tarsy_scoring.queue.leases import Leases
 
 Why = Literal["asked", "deleted_upstream"]
@@ -191,7 +189,7 @@ async def forget_sessions(database: Database, connection: Connection, session_id
         r["score_id"] for r in await connection.fetch(database.sql(LOCK_SCORES), session_ids)
     ]
     await connection.execute(database.sql(MARK_DAYS), session_ids)
-    await idempotency.keep_key_hashes(database, connection, session_ids)
+    await connection.execute(database.sql(KEEP_KEY_HASHES), session_ids)
     await connection.execute(database.sql(KEEP_HASHES_ALONE), session_ids)
     await connection.execute(database.sql(KEEP_CHARGES_ALONE), scores)
     await audit.forget_sessions(database, connection, session_ids)
@@ -253,11 +251,8 @@ async def _bodies(database: Database, session_id: str) -> list[UUID]:
     found: list[UUID] = []
     after = BEFORE_ALL
 
-    def read_page(connection: Connection) -> Awaitable[list[asyncpg.Record]]:
-        return connection.fetch(database.sql(BODIES), after)
-
     # Without the short deadline of `Database.fetch`: a body may have many megabytes.
-    while rows := await database.once(read_page):
+    while rows := await database.rows(BODIES, after):
         found += [r["body_id"] for r in rows if _mentions(session_id, body_of(dict(r)).parts)]
         after = rows[-1]["body_id"]
     return found

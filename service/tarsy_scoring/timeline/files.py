@@ -276,7 +276,8 @@ class _Parser:
 
     def stages(self, raw: list[Any]) -> tuple[Stage, ...]:
         found = []
-        for where, position, item in self._items(raw, "stages", "", _is_stage):
+        stages = self._items(raw, "stages", "", lambda stage: isinstance(stage.get("stage_type"), str))
+        for where, position, item in stages:
             losses_before = len(self.losses)
             stage = stage_of(item, self._executions(item.get("executions"), where), where, position)
             if stage.stage_type not in SHOWN_STAGE_TYPES:
@@ -323,10 +324,6 @@ class _Parser:
                 yield where, position, item
             else:
                 self.losses.append((kind, f"{where} could not be read"))
-
-
-def _is_stage(raw: dict[str, Any]) -> bool:
-    return isinstance(raw.get("stage_type"), str)
 
 
 def _is_event(raw: dict[str, Any]) -> bool:

@@ -82,13 +82,6 @@ def model_names(execution: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for key in _MODEL_KEYS if (name := text_or_none(execution.get(key)))))
 
 
-def server_and_tool(metadata: Mapping[str, Any]) -> tuple[str, str]:
-    """A call's server name and tool name."""
-    return text_or_none(metadata.get("server_name")) or "", text_or_none(
-        metadata.get("tool_name")
-    ) or "(unnamed tool)"
-
-
 def available_tool(raw: Mapping[str, Any], name: str, server_name: str, agent_name: str) -> AvailableTool:
     """Build a tool from an entry in a list; parameters that are not text become JSON."""
     parameters = raw.get("parameters")
@@ -109,10 +102,9 @@ def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
     if arguments is not None and not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
     is_error = metadata.get("is_error")
-    server_name, tool_name = server_and_tool(metadata)
     return ToolCall(
-        server_name=server_name,
-        tool_name=tool_name,
+        server_name=text_or_none(metadata.get("server_name")) or "",
+        tool_name=text_or_none(metadata.get("tool_name")) or "(unnamed tool)",
         arguments=arguments or "",
         is_error=is_error if isinstance(is_error, bool) else None,
         exit_code=whole_number(metadata.get("exit_code")),

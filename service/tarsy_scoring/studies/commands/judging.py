@@ -85,14 +85,18 @@ def cost_of(judgements: Iterable[OrderedJudgement]) -> dict[str, Any]:
     `unknown` is the number of ended judgements without a known cost.
     """
     usages = [j.usage or {} for j in judgements if not j.is_outstanding]
-    counted = [(u.get("input_tokens"), u.get("output_tokens")) for u in usages]
-    tokens = [i + o for i, o in counted if i is not None and o is not None]
     costs = [u["cost_usd"] for u in usages if u.get("cost_usd") is not None]
     return {
-        "tokens": sum(tokens) if tokens else None,
+        "tokens": _tokens_of(usages),
         "cost_usd": math.fsum(costs) if costs else None,
         "unknown": len(usages) - len(costs),
     }
+
+
+def _tokens_of(usages: Iterable[dict[str, Any]]) -> int | None:
+    counted = [(u.get("input_tokens"), u.get("output_tokens")) for u in usages]
+    tokens = [i + o for i, o in counted if i is not None and o is not None]
+    return sum(tokens) if tokens else None
 
 
 def cost_in_words(judgements: Iterable[OrderedJudgement]) -> str:

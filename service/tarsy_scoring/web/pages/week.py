@@ -8,15 +8,9 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from tarsy_scoring.analytics import needs_attention
 from tarsy_scoring.analytics.daily import midnight
-from tarsy_scoring.analytics.needs_attention import (
-    MOST_PENDING,
-    confirm_drift,
-    has_scores_before,
-    read_drift,
-    read_failed,
-    read_waiting,
-)
+from tarsy_scoring.analytics.needs_attention import MOST_FAILED, MOST_PENDING
 from tarsy_scoring.analytics.week import CHAINS_SHOWN, DAYS, ChainWeek, read_week
 from tarsy_scoring.dead_letters.dead_letters import count_open
 from tarsy_scoring.labels import review
@@ -40,8 +34,9 @@ async def week_page(request: Request, caller: Analysing) -> HTMLResponse:
     database, today = context.analytics.database, datetime.now(UTC).date()
     # One after the other: a page that holds several connections at once would take them from other pages.
     week = await read_week(database, today)
-    waiting = await read_waiting(database)
-    is_old = await has_scores_before(database, midnight(week.since - timedelta(days=DAYS)))
+    due = await database.rows(needs_attention.WAITING, MOST_PENDING)
+    waiting = {row["chain_id"]: row["scores"] for row in due}
+    is_old = await database.rows(needs_attention.IS_OLDER, midnight(week.since - timedelta(days=DAYS)))
     holds = await context.reader.holds() if waiting else None
     return await asyncio.to_thread(  # rendering many chains would block the event loop
         page,
@@ -55,9 +50,9 @@ async def week_page(request: Request, caller: Analysing) -> HTMLResponse:
         to_label=(await review.read_review(database))["to_label"],
         unread=await count_open(database),
         pauses=await read_pauses(database),
-        failed=await read_failed(database, midnight(week.since)),
+        failed=await database.rows(needs_attention.FAILED, midnight(week.since), MOST_FAILED),
         held=held_up(waiting, holds) if holds else [],
-        drift=await read_drift(database, NAMES_SHOWN),
+        drift=await database.rows(needs_attention.UNCONFIRMED, NAMES_SHOWN),
         may_confirm="score" in caller.scopes,
         never=never_scored(context, week.chains) if is_old else [],
         most_waiting=MOST_PENDING,
@@ -69,7 +64,7 @@ async def week_page(request: Request, caller: Analysing) -> HTMLResponse:
 @router.post("/week/drift/{event_id}")
 async def confirm(request: Request, caller: Admitted, event_id: UUID) -> RedirectResponse:
     """Take a finding of drift from the page: the caller has seen it."""
-    await confirm_drift(context_of(request).reader.database, event_id, by=caller.name)
+    await context_of(request).reader.database.rows(needs_attention.CONFIRM, event_id, caller.name)
     return RedirectResponse("/week#needs", 303)
 
 
