@@ -11,26 +11,21 @@ import asyncpg
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.doctor.checks import Check, CheckFault
+from tarsy_scoring.postgres import transactions
 from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database
 from tarsy_scoring.postgres.failures import REFUSALS, refused
 from tarsy_scoring.postgres.poolers import SESSION, shares_sessions
 from tarsy_scoring.postgres.revisions import migrations_dir
-from tarsy_scoring.postgres.transactions import (
-    COMMAND_TIMEOUT_S,
-    IDLE_IN_TRANSACTION_S,
-    LOCK_TIMEOUT_S,
-    TRANSACTION_S,
-)
 from tarsy_scoring.wiring import require_migrated
 
 OLDEST_VERSION = 15
 CLOCKS_APART_S = 30.0
 # The shortest limits that leave the service's own work alone.
 LEAST_LIMITS_S = {
-    "lock_timeout": LOCK_TIMEOUT_S,
-    "statement_timeout": COMMAND_TIMEOUT_S,
-    "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_S,
-    "transaction_timeout": TRANSACTION_S,
+    "lock_timeout": transactions.LOCK_TIMEOUT_S,
+    "statement_timeout": transactions.COMMAND_TIMEOUT_S,
+    "idle_in_transaction_session_timeout": transactions.IDLE_IN_TRANSACTION_S,
+    "transaction_timeout": transactions.TRANSACTION_S,
     "idle_session_timeout": 300.0,  # the pool closes idle connections after this time
 }
 

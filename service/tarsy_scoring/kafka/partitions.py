@@ -11,15 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import (
-    CorruptRecordException,
-    KafkaError,
-    OffsetOutOfRangeError,
-    RecordTooLargeError,
-    TopicAuthorizationFailedError,
-    UnsupportedCodecError,
-)
+from aiokafka import AIOKafkaConsumer, TopicPartition, errors
 
 # Options of every reader. Events of aborted and open transactions never happened: the brokers pass aborted ones
 # over, and answer with nothing beyond the last stable offset, at which the oldest open transaction began.
@@ -30,13 +22,13 @@ POLL_S = 0.1  # at 0.02 an idle worker with 12 partitions takes 23 ms of CPU in 
 TAKE_BYTES = 256 * 1024
 # Errors about one batch or partition. The library raises each once and goes on; a new client would meet it
 # again, and rebalance the group on the way.
-_ONE_BATCH = (CorruptRecordException, RecordTooLargeError, UnsupportedCodecError)
-_ONE_PARTITION = (OffsetOutOfRangeError, TopicAuthorizationFailedError)
+_ONE_BATCH = (errors.CorruptRecordException, errors.RecordTooLargeError, errors.UnsupportedCodecError)
+_ONE_PARTITION = (errors.OffsetOutOfRangeError, errors.TopicAuthorizationFailedError)
 
 
 def is_about_batch(error: Exception) -> bool:
     """Whether the error says that a batch cannot be read. Codecs and parsers raise errors of their own."""
-    return isinstance(error, _ONE_BATCH) or not isinstance(error, KafkaError)
+    return isinstance(error, _ONE_BATCH) or not isinstance(error, errors.KafkaError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +109,7 @@ class PartitionReader:
                 raise
             self._failed.add(partition)
             offset = await known_position(self._client, partition)
-            if isinstance(error, RecordTooLargeError) and offset is not None:
+            if isinstance(error, errors.RecordTooLargeError) and offset is not None:
                 offset -= 1  # the library has moved over it
                 self._client.seek(partition, offset)
             return Unreadable(partition, offset, error) if is_second_look and not records else records
@@ -143,5 +135,5 @@ async def known_position(client: AIOKafkaConsumer, partition: TopicPartition) ->
         # A known position is returned without an await, so a timeout of 0 only cuts off unknown ones.
         async with asyncio.timeout(0):
             return int(await client.position(partition))
-    except (TimeoutError, KafkaError):
+    except (TimeoutError, errors.KafkaError):
         return None

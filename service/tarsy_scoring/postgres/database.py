@@ -19,17 +19,9 @@ import structlog
 from asyncpg.pool import PoolConnectionProxy
 
 from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.postgres import transactions
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS, misconfigured, reaction_to, why_away
 from tarsy_scoring.postgres.listen import listen
-from tarsy_scoring.postgres.transactions import (
-    COMMAND_TIMEOUT_S,
-    close_pool,
-    connection_of,
-    open_pool,
-    own_limits,
-    read_jsonb,
-    transaction_of,
-)
 from tarsy_scoring.postgres.url import UrlSource, place_of, url_source
 
 T = TypeVar("T")
@@ -172,17 +164,17 @@ class Database:
         self.judging = 0
         self._was_reached = False
         self._outage = Outage()
-        self._limits = own_limits()
+        self._limits = transactions.own_limits()
 
     async def open(self) -> None:
         """Create the pool. Connects to nothing yet, so it cannot fail because the database is unavailable."""
-        self._pool = await open_pool(
+        self._pool = await transactions.open_pool(
             self._url,
             max_size=self._pool_size,
-            command_timeout=COMMAND_TIMEOUT_S,
+            command_timeout=transactions.COMMAND_TIMEOUT_S,
             timeout=CONTACT_S,
             statement_cache_size=self._statement_cache,
-            prepare=read_jsonb,
+            prepare=transactions.read_jsonb,
         )
 
     def plan_once(self) -> None:
@@ -197,7 +189,7 @@ class Database:
 
     async def close(self) -> None:
         """Close the pool; see `close_pool`."""
-        await close_pool(self._pool)
+        await transactions.close_pool(self._pool)
 
     @property
     def place(self) -> str:
@@ -216,7 +208,7 @@ class Database:
             TimeoutError: It did not begin within `CONTACT_S`.
         """
         assert self._pool is not None, "open() comes first"
-        return transaction_of(self._pool, CONTACT_S, self._limits)
+        return transactions.transaction_of(self._pool, CONTACT_S, self._limits)
 
     async def once(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """
@@ -298,7 +290,7 @@ class Database:
             return await self.fetch(statement, *arguments)
         assert self._pool is not None, "open() comes first"
         sql = self.sql(statement)
-        connected = connection_of(self._pool, CONTACT_S)
+        connected = transactions.connection_of(self._pool, CONTACT_S)
         return await self._contact(connected, lambda c: c.fetch(sql, *arguments, timeout=CONTACT_S))
 
     async def persist(self, work: Callable[[Connection], Awaitable[T]]) -> T:

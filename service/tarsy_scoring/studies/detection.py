@@ -14,17 +14,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tarsy_scoring.studies.estimates import (
-    NO_CHANGE,
-    Change,
-    Estimate,
-    change_within,
-    in_points,
-    less,
-    paired_change,
-    sizes_of,
-    strata_of,
-)
+from tarsy_scoring.studies import estimates
+from tarsy_scoring.studies.estimates import Change, Estimate
 
 Cause = Literal["judge", "agents", "both", "none"]
 Look = Literal["sessions", "watch"]
@@ -187,15 +178,15 @@ def detect(tenure: Tenure, anchors: Collection[AnchorJudgement], look: Look) -> 
         assert tenure.old is not None
         before, after = tenure.before[-WINDOW:], tenure.scores[-WINDOW:]
         changes, missing = anchor_changes(anchors, tenure.old, tenure.fingerprint)
-        judge = paired_change(changes, confidence)
+        judge = estimates.paired_change(changes, confidence)
     else:
         before, after = tenure.scores[-NEWEST - WINDOW : -NEWEST], tenure.scores[-NEWEST:]
-        judge, missing = NO_CHANGE, 0
-    strata = strata_of(*([(s.stratum, s.total) for s in side] for side in (before, after)))
-    whole = change_within(strata, confidence)
-    agents = less(whole, judge, confidence)
+        judge, missing = estimates.NO_CHANGE, 0
+    strata = estimates.strata_of(*([(s.stratum, s.total) for s in side] for side in (before, after)))
+    whole = estimates.change_within(strata, confidence)
+    agents = estimates.less(whole, judge, confidence)
     cause, is_clear = _cause(judge.estimate, whole.estimate, agents.estimate)
-    compared_before, compared_after = sizes_of(strata)
+    compared_before, compared_after = estimates.sizes_of(strata)
     return Drift(
         cause=cause,
         is_clear=is_clear,
@@ -228,14 +219,14 @@ def _meaning(
     cause: Cause | None, is_clear: bool, judge: Change, whole: Change, agents: Change
 ) -> Iterator[str]:
     """What may be concluded and what not."""
-    of_judge, of_agents = in_points(judge.estimate), in_points(agents.estimate)
+    of_judge, of_agents = estimates.in_points(judge.estimate), estimates.in_points(agents.estimate)
     yield {
         "judge": f"The judge changed: the same sessions get {of_judge} points.",
         "agents": f"The agents changed: their part is {of_agents} points.",
         "both": f"Both changed: the judge's part is {of_judge} points, the agents' {of_agents}.",
         "none": "No change is shown.",
         None: "The cause of a change cannot be decided; ordinary sessions changed by "
-        f"{in_points(whole.estimate)}.",
+        f"{estimates.in_points(whole.estimate)}.",
     }[cause]
     for reason in dict.fromkeys(e.reason for e in (judge.estimate, whole.estimate) if e.reason is not None):
         yield f"Not enough data: {reason}."

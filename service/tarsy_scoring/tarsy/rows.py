@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from tarsy_scoring.timeline import parsing
 from tarsy_scoring.timeline.evidence import take_stock
 from tarsy_scoring.timeline.model import (
     SHOWN_STAGE_TYPES,
@@ -21,16 +22,6 @@ from tarsy_scoring.timeline.model import (
     Stage,
     Timeline,
     sum_if_known,
-)
-from tarsy_scoring.timeline.parsing import (
-    available_tool,
-    event_of,
-    execution_of,
-    label_map,
-    stage_of,
-    text_or_none,
-    timeline_of,
-    tool_call,
 )
 
 log = structlog.get_logger()
@@ -82,13 +73,18 @@ def assemble(
     found = tuple(_stage(row, executions_of[row["stage_id"]], loose_of[row["stage_id"]]) for row in stages)
     calls = Counter(row["execution_id"] for row in interactions if row["interaction_type"] == "tool_call")
     evidence = take_stock(
-        found, text_or_none(session["final_analysis"]), unread_calls=unread_calls, declared_calls=calls
+        found,
+        parsing.text_or_none(session["final_analysis"]),
+        unread_calls=unread_calls,
+        declared_calls=calls,
     )
-    return timeline_of(session, found, _available_tools(interactions, found), _labels(session), evidence)
+    return parsing.timeline_of(
+        session, found, _available_tools(interactions, found), _labels(session), evidence
+    )
 
 
 def _stage(row: Any, executions: list[Execution], loose: list[Event]) -> Stage:
-    stage = stage_of(row, executions)
+    stage = parsing.stage_of(row, executions)
     if not loose:
         return stage
     # Events without an execution, such as a user's question, get an execution without a name and tokens.
@@ -100,7 +96,7 @@ def _stage(row: Any, executions: list[Execution], loose: list[Event]) -> Stage:
 
 def _labels(session: Any) -> dict[str, str]:
     try:
-        return label_map(read_json(session["labels"]), session["session_id"])
+        return parsing.label_map(read_json(session["labels"]), session["session_id"])
     except UNREADABLE:
         log.warning("timeline.labels_left_out", session_id=session["session_id"], reason="unreadable JSON")
         return {}
@@ -112,11 +108,13 @@ def _event(row: Any, unread_calls: set[str]) -> Event:
     try:
         read = read_json(row["metadata"])
         metadata = read if isinstance(read, dict) else {}
-        return event_of(row, tool_call(metadata) if is_call else None, metadata.get("skill_name"))
+        return parsing.event_of(
+            row, parsing.tool_call(metadata) if is_call else None, metadata.get("skill_name")
+        )
     except UNREADABLE:
         if is_call:
             unread_calls.add(row["event_id"])
-        return event_of(row, tool_call({}) if is_call else None, None)
+        return parsing.event_of(row, parsing.tool_call({}) if is_call else None, None)
 
 
 def _executions_by_stage(
@@ -132,7 +130,9 @@ def _executions_by_stage(
             sum_if_known(c["input_tokens"] for c in made),
             sum_if_known(c["output_tokens"] for c in made),
         )
-        executions_of[row["stage_id"]].append(execution_of(row, events_of[row["execution_id"]], tokens))
+        executions_of[row["stage_id"]].append(
+            parsing.execution_of(row, events_of[row["execution_id"]], tokens)
+        )
     return executions_of
 
 
@@ -150,6 +150,8 @@ def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> 
             log.warning("timeline.tools_left_out", execution_id=row["execution_id"], reason="unreadable JSON")
             continue
         for tool in listed if isinstance(listed, list) else ():
-            if isinstance(tool, dict) and (name := text_or_none(tool.get("name"))):
-                tools.append(available_tool(tool, name, row["server_name"], agents[row["execution_id"]]))
+            if isinstance(tool, dict) and (name := parsing.text_or_none(tool.get("name"))):
+                tools.append(
+                    parsing.available_tool(tool, name, row["server_name"], agents[row["execution_id"]])
+                )
     return tuple(dict.fromkeys(tools))

@@ -29,6 +29,7 @@ from tarsy_scoring.errors import (
     Unscorable,
 )
 from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.timeline import parsing
 from tarsy_scoring.timeline.evidence import take_stock
 from tarsy_scoring.timeline.model import (
     SHOWN_STAGE_TYPES,
@@ -40,16 +41,6 @@ from tarsy_scoring.timeline.model import (
     Timeline,
     TimelineSource,
     require_terminal,
-)
-from tarsy_scoring.timeline.parsing import (
-    available_tool,
-    event_of,
-    execution_of,
-    label_map,
-    stage_of,
-    text_or_none,
-    timeline_of,
-    tool_call,
 )
 from tarsy_scoring.timeline.text import storable
 
@@ -250,12 +241,12 @@ def _timeline(raw: dict[str, Any]) -> Timeline:
             parser.losses.append((kind, f"{key}: {type(raw[key]).__name__}, not text"))
     evidence = take_stock(
         stages,
-        text_or_none(raw.get("final_analysis")),
+        parsing.text_or_none(raw.get("final_analysis")),
         losses=parser.losses,
         unread_results=parser.unread_results,
     )
-    labels = label_map(raw.get("labels"), raw["session_id"])
-    return timeline_of(raw, stages, _tools(raw.get("available_tools")), labels, evidence)
+    labels = parsing.label_map(raw.get("labels"), raw["session_id"])
+    return parsing.timeline_of(raw, stages, _tools(raw.get("available_tools")), labels, evidence)
 
 
 def _required(raw: dict[str, Any], key: str, kind: type[_T]) -> _T:
@@ -279,7 +270,7 @@ class _Parser:
         stages = self._items(raw, "stages", "", lambda stage: isinstance(stage.get("stage_type"), str))
         for where, position, item in stages:
             losses_before = len(self.losses)
-            stage = stage_of(item, self._executions(item.get("executions"), where), where, position)
+            stage = parsing.stage_of(item, self._executions(item.get("executions"), where), where, position)
             if stage.stage_type not in SHOWN_STAGE_TYPES:
                 del self.losses[losses_before:]  # only what the judge would see can be missing
             found.append(stage)
@@ -290,7 +281,7 @@ class _Parser:
         for where, position, item in self._items(raw, "executions", stage):
             events = self._events(item.get("events"), where)
             tokens = item.get("input_tokens"), item.get("output_tokens")
-            found.append(execution_of(item, events, tokens, where, position))
+            found.append(parsing.execution_of(item, events, tokens, where, position))
         return sorted(found, key=lambda e: (e.agent_index, e.execution_id))
 
     def _events(self, raw: object, execution: str) -> list[Event]:
@@ -301,8 +292,8 @@ class _Parser:
     def _event(self, raw: dict[str, Any], position: int, where: str) -> Event:
         metadata = raw.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
-        tool = tool_call(metadata) if raw["event_type"] == "llm_tool_call" else None
-        event = event_of(raw, tool, metadata.get("skill_name"), where, position)
+        tool = parsing.tool_call(metadata) if raw["event_type"] == "llm_tool_call" else None
+        event = parsing.event_of(raw, tool, metadata.get("skill_name"), where, position)
         if not isinstance(raw.get("content"), str) and event.status == "completed":
             self.unread_results.add(event.event_id)  # a call with another status never had a result
         return event
@@ -335,9 +326,12 @@ def _is_event(raw: dict[str, Any]) -> bool:
 def _tools(raw: object) -> tuple[AvailableTool, ...]:
     found = [t for t in raw if isinstance(t, dict)] if isinstance(raw, list) else []
     return tuple(
-        available_tool(
-            t, name, text_or_none(t.get("server_name")) or "", text_or_none(t.get("agent_name")) or ""
+        parsing.available_tool(
+            t,
+            name,
+            parsing.text_or_none(t.get("server_name")) or "",
+            parsing.text_or_none(t.get("agent_name")) or "",
         )
         for t in found
-        if (name := text_or_none(t.get("tool_name")))
+        if (name := parsing.text_or_none(t.get("tool_name")))
     )

@@ -20,14 +20,7 @@ from tarsy_scoring import __version__
 from tarsy_scoring.config.chains import MemorySettings, ProviderSettings
 from tarsy_scoring.config.secrets import WatchedSecret, current
 from tarsy_scoring.errors import JudgeUnavailable, ScoringError
-from tarsy_scoring.judge.ask.errors import (
-    LONGEST_WAIT_AFTER_ANSWER_S,
-    ErrorReply,
-    TransientError,
-    as_mapping,
-    error_in,
-    wait_asked_s,
-)
+from tarsy_scoring.judge.ask import errors
 from tarsy_scoring.judge.ask.prices import Prices
 from tarsy_scoring.judge.ask.reply import ENDS, ReplyUsage, read_turn, usage_of
 from tarsy_scoring.judge.ask.transport import (
@@ -172,7 +165,7 @@ class Endpoint:
             asked = _without_system(asked)
         return request | {"messages": [{"role": m.role, "content": m.content} for m in asked]}
 
-    def _adapt(self, request: dict[str, Any], error: ErrorReply) -> bool:
+    def _adapt(self, request: dict[str, Any], error: errors.ErrorReply) -> bool:
         """
         Omit from later calls what the error calls unsupported; False where it names no part that was sent.
         """
@@ -214,7 +207,7 @@ class Endpoint:
                     content=to_json(request),
                     options={"headers": self._headers},
                 )
-            answer = as_mapping(response.json())
+            answer = errors.as_mapping(response.json())
         except TimeoutError:
             if ends_at < own_end:  # a short wait is not held against the provider
                 has_waited = loop.time() - started >= SILENCE_S
@@ -231,7 +224,7 @@ class Endpoint:
             )
         except (ValueError, RecursionError):  # not JSON, not text, or nested too deeply
             return self._unavailable(_NO_COMPLETION)
-        if reported := error_in(answer):
+        if reported := errors.error_in(answer):
             return self._refused(fitted, request, key, response, reported, answer.get("usage"))
         return self._answered(
             fitted, request, answer, response.headers, round((loop.time() - started) * 1000)
@@ -251,7 +244,7 @@ class Endpoint:
                 response = await self._client.post(
                     "/embeddings", cast_to=httpx2.Response, content=request, options=options
                 )
-            return [one["embedding"] for one in as_mapping(response.json())["data"]]
+            return [one["embedding"] for one in errors.as_mapping(response.json())["data"]]
         except (TimeoutError, UnreadableReply, APIError, ValueError, TypeError, KeyError) as error:
             reason = getattr(error, "status_code", type(error).__name__)
         raise EmbeddingsAway(f"{self._provider!r} gave no vectors by the model {by.model!r} ({reason})")
@@ -269,10 +262,10 @@ class Endpoint:
         is_key_refused = response.status_code == HTTPStatus.UNAUTHORIZED
         if is_key_refused and isinstance(secret, WatchedSecret) and secret.read_again() != key:
             return CallOutcome(_NOTHING_BILLED, None)
-        error = ErrorReply(
+        error = errors.ErrorReply(
             response.status_code, response.headers, reported, fitted.tokens + fitted.reply_limit
         )
-        used = usage_of(usage or as_mapping(reported).get("usage"))
+        used = usage_of(usage or errors.as_mapping(reported).get("usage"))
         is_billed = used.total is not None or error.may_be_billed()
         account, failure = error.reaction(self.who, key)
         billed = self._billed(used) if is_billed else _NOTHING_BILLED
@@ -293,8 +286,8 @@ class Endpoint:
         if turn is None:
             return self._unavailable(_NO_COMPLETION, billed)
         learned = {"estimated_tokens": fitted.estimated, "read_tokens": usage.read}
-        asked_s = wait_asked_s(headers, usage.total or fitted.tokens + fitted.reply_limit)
-        blocked_s = asked_s and min(asked_s, LONGEST_WAIT_AFTER_ANSWER_S)
+        asked_s = errors.wait_asked_s(headers, usage.total or fitted.tokens + fitted.reply_limit)
+        blocked_s = asked_s and min(asked_s, errors.LONGEST_WAIT_AFTER_ANSWER_S)
         account = {**billed, **learned, "blocked_s": blocked_s}
         is_whole = not turn.refusal and turn.finish_reason not in ENDS
         if "response_format" in request and is_whole and not turn.answer.strip():
@@ -307,7 +300,9 @@ class Endpoint:
         return {"tokens": usage.total, "cost_usd": self.prices.cost_usd(*usage[:3])}
 
     def _unavailable(self, reason: str, billed: Mapping[str, Any] = MappingProxyType({})) -> CallOutcome:
-        return CallOutcome({**_NO_ANSWER, **billed}, TransientError(JudgeUnavailable(f"{self.who} {reason}")))
+        return CallOutcome(
+            {**_NO_ANSWER, **billed}, errors.TransientError(JudgeUnavailable(f"{self.who} {reason}"))
+        )
 
 
 def _without_system(messages: Sequence[Message]) -> list[Message]:

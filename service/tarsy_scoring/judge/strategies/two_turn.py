@@ -7,14 +7,7 @@ from collections.abc import Mapping
 from tarsy_scoring.errors import Unscorable
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.definition import Bands, Definition
-from tarsy_scoring.judge.read.extraction import (
-    analysis_of,
-    category_title,
-    extract_breakdown,
-    extract_missing_tools,
-    extract_outcome,
-    extract_total,
-)
+from tarsy_scoring.judge.read import extraction
 from tarsy_scoring.judge.strategies.contradictions import repair
 from tarsy_scoring.judge.strategies.strategy import Strategy
 from tarsy_scoring.judge.verdict import Turn, TurnKind, Verdict
@@ -57,7 +50,7 @@ class TwoTurn(Strategy):
         verdict = await _obtain_total(conversation, definition, kind)
 
         def take(turn: Turn) -> None:
-            if extract_total(turn.answer) is not None:
+            if extraction.extract_total(turn.answer) is not None:
                 _take(verdict, turn, definition)
 
         await repair(conversation, verdict, definition.bands, repair_prompt(definition.bands), take)
@@ -83,7 +76,7 @@ class TwoTurn(Strategy):
             verdict.flags.add("missing_tools_unavailable")
         else:
             verdict.missing_tools_analysis = turn.answer.strip()
-            verdict.missing_tools = extract_missing_tools(turn.answer)
+            verdict.missing_tools = extraction.extract_missing_tools(turn.answer)
 
 
 REPAIR_PROMPT = """\
@@ -118,7 +111,9 @@ def output_schema(max_points: Mapping[str, int], bands: Bands) -> str:
     steps = ["Write your analysis in plain text, at least 200 words."]
     total = "Write the total alone on the last line: one whole number from 0 to 100"
     if max_points:
-        lines = "\n".join(f"   {category_title(id_)}: X/{points}" for id_, points in max_points.items())
+        lines = "\n".join(
+            f"   {extraction.category_title(id_)}: X/{points}" for id_, points in max_points.items()
+        )
         steps[0] += " Explain the deductions of each category."
     if bands:  # a range behind each line would be copied into the answer
         forms = "\n".join(f"   Outcome: {name}" for name in bands)
@@ -177,8 +172,10 @@ _NO_TOTAL = -1
 
 def _take(verdict: Verdict, turn: Turn, definition: Definition) -> None:
     """Take what a reply states of total, breakdown and outcome, and the analysis where there is none yet."""
-    if (total := extract_total(turn.answer)) is not None:
+    if (total := extraction.extract_total(turn.answer)) is not None:
         verdict.total_score, verdict.total_turn = total, turn
-    verdict.score_analysis = verdict.score_analysis or analysis_of(turn.answer)
-    verdict.score_breakdown = extract_breakdown(turn.answer, definition.max_points) or verdict.score_breakdown
-    verdict.judge_outcome = extract_outcome(turn.answer, definition.bands) or verdict.judge_outcome
+    verdict.score_analysis = verdict.score_analysis or extraction.analysis_of(turn.answer)
+    verdict.score_breakdown = (
+        extraction.extract_breakdown(turn.answer, definition.max_points) or verdict.score_breakdown
+    )
+    verdict.judge_outcome = extraction.extract_outcome(turn.answer, definition.bands) or verdict.judge_outcome

@@ -23,14 +23,7 @@ from tarsy_scoring.commands.shared import (
 from tarsy_scoring.queue.selection import CostEstimate, estimate_of
 from tarsy_scoring.studies import anchors as anchor_sessions
 from tarsy_scoring.studies.anchors import Anchor, State
-from tarsy_scoring.studies.commands.judging import (
-    OrderedJudgement,
-    cost_in_words,
-    cost_of,
-    status_of,
-    timeout_option,
-    wait_for,
-)
+from tarsy_scoring.studies.commands import judging
 from tarsy_scoring.studies.commands.texts import print_study
 from tarsy_scoring.studies.drift_report import STATES
 
@@ -127,7 +120,7 @@ def list_anchors(as_json: bool) -> None:
 
 @anchors.command("run")
 @spend_option
-@timeout_option
+@judging.timeout_option
 @json_option
 def run_anchors(timeout_s: float, as_json: bool) -> None:
     """
@@ -139,7 +132,7 @@ def run_anchors(timeout_s: float, as_json: bool) -> None:
     continue.
     """
 
-    async def work(parts: "Parts") -> tuple[Sequence[Anchor], CostEstimate, list[OrderedJudgement]]:
+    async def work(parts: "Parts") -> tuple[Sequence[Anchor], CostEstimate, list[judging.OrderedJudgement]]:
         found = await anchor_sessions.standing(parts.database, parts.inbox.policy)
         wanted = [a for a in found.anchors if a.state in WANTED]
         estimate = await estimate_of(parts.database, {a.session_id: a.chain_id for a in wanted})
@@ -148,7 +141,11 @@ def run_anchors(timeout_s: float, as_json: bool) -> None:
             return found.anchors, estimate, []
         await audited(parts.database, "order", command="anchors run", judgements=len(wanted))
         scores = await anchor_sessions.ask(parts.inbox, wanted, found.judges, by=asker())
-        return found.anchors, estimate, list((await wait_for(parts.reader, scores, timeout_s)).values())
+        return (
+            found.anchors,
+            estimate,
+            list((await judging.wait_for(parts.reader, scores, timeout_s)).values()),
+        )
 
     found, estimate, made = run_on_parts(work)
     outstanding = sum(j.is_outstanding for j in made)
@@ -161,7 +158,7 @@ def run_anchors(timeout_s: float, as_json: bool) -> None:
                 "asked": len(made),
                 "outstanding": outstanding,
                 "estimate": estimate_document(estimate),
-                "cost": cost_of(made),
+                "cost": judging.cost_of(made),
                 "judgements": made,
             }
         )
@@ -169,7 +166,7 @@ def run_anchors(timeout_s: float, as_json: bool) -> None:
         _print_made(made, outstanding)
     elif estimate.sessions:
         click.echo("nothing was requested; add --yes to request it")
-    sys.exit(status_of(made))
+    sys.exit(judging.status_of(made))
 
 
 def _print_plan(found: Sequence[Anchor], estimate: CostEstimate, *, err: bool) -> None:
@@ -181,11 +178,11 @@ def _print_plan(found: Sequence[Anchor], estimate: CostEstimate, *, err: bool) -
         show_estimate(estimate, err=err)
 
 
-def _print_made(made: Sequence[OrderedJudgement], outstanding: int) -> None:
+def _print_made(made: Sequence[judging.OrderedJudgement], outstanding: int) -> None:
     without = sum(j.total_score is None and not j.is_outstanding for j in made)
     click.echo(
         f"{len(made) - outstanding - without} judged, {without} without a total, {outstanding} outstanding"
     )
-    click.echo(f"cost: {cost_in_words(made)}")
+    click.echo(f"cost: {judging.cost_in_words(made)}")
     if outstanding:
         click.echo("outstanding judgements continue; `tarsy-scoring anchors list` shows them")

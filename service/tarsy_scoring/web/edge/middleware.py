@@ -22,16 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tarsy_scoring.audit import audit
 from tarsy_scoring.audit.audit import ChangeOrigin
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.web.edge import problems
 from tarsy_scoring.web.edge.access import Access
 from tarsy_scoring.web.edge.caller import Caller
-from tarsy_scoring.web.edge.problems import (
-    MAX_BODY_BYTES,
-    REFUSALS,
-    Problem,
-    failed,
-    problem_response,
-    too_busy,
-)
+from tarsy_scoring.web.edge.problems import Problem
 from tarsy_scoring.web.edge.semaphore import BoundedSemaphore, QueueFull
 
 log = structlog.get_logger()
@@ -106,7 +100,7 @@ class RequestMiddleware:
                 with audit.coming_from(exchange.caller.origin if exchange.caller else ChangeOrigin()):
                     await self._app(exchange.scope, exchange.receive, exchange.send)
         except (Problem, QueueFull) as refusal:
-            await _send(exchange, refusal if isinstance(refusal, Problem) else too_busy())
+            await _send(exchange, refusal if isinstance(refusal, Problem) else problems.too_busy())
         except ClientDisconnect:  # in the middle of a body: there is no client left to answer
             exchange.status = exchange.status or 400
         except Exception as error:  # noqa: BLE001 - the outermost place: no detail may reach a caller
@@ -114,7 +108,7 @@ class RequestMiddleware:
             log.error("api.failed", error=type(error).__name__, at=_places_of(error))
             if exchange.status is not None:
                 raise ResponseCut("the answer had begun") from None
-            await _send(exchange, failed())
+            await _send(exchange, problems.failed())
 
     def _record(self, exchange: "_Exchange") -> None:
         """Count a finished request in the metrics, and write a log line."""
@@ -140,7 +134,7 @@ class RequestMiddleware:
 
 
 async def _send(exchange: "_Exchange", problem: Problem) -> None:
-    response = problem_response(HTTPConnection(exchange.scope), problem)
+    response = problems.problem_response(HTTPConnection(exchange.scope), problem)
     await response(exchange.scope, exchange.receive, exchange.send)
 
 
@@ -155,14 +149,14 @@ def _require_one_length(headers: Headers) -> None:
     """
     if "content-length" in headers and "transfer-encoding" in headers:
         detail = "the request states its length in two ways: send one of them"
-        raise Problem(400, REFUSALS[400][0], detail, headers={"Connection": "close"})
+        raise Problem(400, problems.REFUSALS[400][0], detail, headers={"Connection": "close"})
 
 
 def _require_small_body(headers: Headers) -> None:
     """Raises: Problem: 413, before the body arrives."""
     size = headers.get("content-length", "")
-    if size.isdecimal() and int(size) > MAX_BODY_BYTES:
-        raise Problem(413, *REFUSALS[413], headers={"Connection": "close"})
+    if size.isdecimal() and int(size) > problems.MAX_BODY_BYTES:
+        raise Problem(413, *problems.REFUSALS[413], headers={"Connection": "close"})
 
 
 class ResponseCut(Exception):
@@ -200,7 +194,7 @@ class _Exchange:
         except TimeoutError:
             raise HTTPException(408, headers={"Connection": "close"}) from None
         self._received_bytes += len(message.get("body", b""))
-        if self._received_bytes > MAX_BODY_BYTES:
+        if self._received_bytes > problems.MAX_BODY_BYTES:
             raise HTTPException(413, headers={"Connection": "close"})
         self._is_received = not message.get("more_body", False)
         return message
