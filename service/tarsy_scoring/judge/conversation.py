@@ -5,14 +5,7 @@ turn.
 
 from dataclasses import replace
 
-from tarsy_scoring.errors import (
-    AttemptError,
-    ContentFiltered,
-    ContextTooLong,
-    JudgeRejectedRequest,
-    Refused,
-    Unscorable,
-)
+from tarsy_scoring import errors
 from tarsy_scoring.judge.verdict import Ask, IsFinal, Message, Question, ReplyFormat, Turn, TurnKind
 
 _NO_TEXT = "(no text)"  # an assistant message without content is refused by many endpoints
@@ -64,7 +57,7 @@ class Conversation:
         asked, kept = [Message("user", prompt)] if prompt else [], self._exchanges
         try:
             turn = await self._ask_whole(kind, [*self._opening, *kept, *asked])
-        except ContextTooLong:
+        except errors.ContextTooLong:
             kept = self._exchanges[-1:]
             if kept == self._exchanges:
                 raise
@@ -87,7 +80,7 @@ class Conversation:
         """
         try:
             return await self.say(kind, prompt)
-        except AttemptError as error:
+        except errors.AttemptError as error:
             if not self._is_final(error):
                 raise
             return None
@@ -100,8 +93,10 @@ class Conversation:
             return turn
         try:
             return await self._ask(replace(question, reply_limit_factor=_ENLARGED))
-        except JudgeRejectedRequest as error:  # many endpoints refuse a limit above the model's maximum
-            raise Unscorable(
+        except (
+            errors.JudgeRejectedRequest
+        ) as error:  # many endpoints refuse a limit above the model's maximum
+            raise errors.Unscorable(
                 f"{turn.judge} hit the reply limit, and the endpoint refuses {_ENLARGED} times max_reply_tokens; "
                 "raise it to the maximum of the model",
                 "answer_cut",
@@ -110,16 +105,16 @@ class Conversation:
 
 def _require_answer(turn: Turn) -> None:
     if turn.refusal or turn.finish_reason == "refusal":
-        raise Refused(f"{turn.judge} refused to answer; another provider for this chain may accept")
+        raise errors.Refused(f"{turn.judge} refused to answer; another provider for this chain may accept")
     if turn.finish_reason == "content_filter":
-        raise ContentFiltered(
+        raise errors.ContentFiltered(
             f"the filter of {turn.provider!r} withheld the answer; another provider may not"
         )
     if turn.finish_reason == "length":
-        raise Unscorable(
+        raise errors.Unscorable(
             f"{turn.judge} hit the reply limit twice, "
             f"the second time at up to {_ENLARGED} times max_reply_tokens; raise it",
             "answer_cut",
         )
     if not turn.answer.strip() and not turn.has_tool_calls:
-        raise Unscorable(f"{turn.judge} sent an empty answer", "empty_answer")
+        raise errors.Unscorable(f"{turn.judge} sent an empty answer", "empty_answer")

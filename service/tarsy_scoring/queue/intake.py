@@ -14,20 +14,12 @@ from datetime import UTC, datetime
 
 import structlog
 
+from tarsy_scoring import events
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.dead_letters import dead_letters
 from tarsy_scoring.dead_letters.limit import DeadLetterLimit
 from tarsy_scoring.errors import InvalidMessage
-from tarsy_scoring.events import (
-    SOURCE_COMPLETED,
-    SOURCE_RESCORE,
-    Origin,
-    RescoreRequested,
-    SessionCompleted,
-    decode,
-    request_id_of,
-    sender_of_event,
-)
+from tarsy_scoring.events import Origin
 from tarsy_scoring.kafka.connect import BrokerAway
 from tarsy_scoring.kafka.consumer import Consumer, Record
 from tarsy_scoring.kafka.publisher import Publisher, TooLarge
@@ -74,8 +66,8 @@ class Intake:
         self._metrics = metrics
         self._clock = clock
         self._sources = {
-            settings.topic_session_completed: SOURCE_COMPLETED,
-            settings.topic_rescore_requested: SOURCE_RESCORE,
+            settings.topic_session_completed: events.SOURCE_COMPLETED,
+            settings.topic_rescore_requested: events.SOURCE_RESCORE,
         }
         self._publisher = Publisher(settings)
         share, streak = settings.dead_letter_max_share, settings.dead_letter_max_streak
@@ -205,12 +197,12 @@ class Intake:
         """
         origin = replayed_from or dead_letters.position_of(record)
         masking = masking_of(self._settings.config.masking_patterns)
-        if self._sources[record.topic] == SOURCE_COMPLETED:
-            event = decode(SessionCompleted, record.value)
+        if self._sources[record.topic] == events.SOURCE_COMPLETED:
+            event = events.decode(events.SessionCompleted, record.value)
             return Request(
-                request_id=request_id_of("session.completed", event, origin, record.value),
+                request_id=events.request_id_of("session.completed", event, origin, record.value),
                 session_id=event.session_id,
-                source=SOURCE_COMPLETED,
+                source=events.SOURCE_COMPLETED,
                 event_id=event.event_id,
                 chain_id=event.chain_id,
                 alert_type=event.alert_type,
@@ -220,12 +212,12 @@ class Intake:
                 is_stale=replayed_from is None and self._is_stale(record),
                 traceparent=traceparent_of(record.headers),
             ).masked(masking)
-        asked = decode(RescoreRequested, record.value)
+        asked = events.decode(events.RescoreRequested, record.value)
         reference = self._reference_of(asked, record)
         return Request(
-            request_id=request_id_of("scoring.rescore_requested", asked, origin, record.value),
+            request_id=events.request_id_of("scoring.rescore_requested", asked, origin, record.value),
             session_id=asked.session_id,
-            source=SOURCE_RESCORE,
+            source=events.SOURCE_RESCORE,
             event_id=asked.event_id,
             requested_by=asked.requested_by or "event",
             force=asked.force is not False or asked.reference is not None or asked.use_reference is False,
@@ -238,14 +230,14 @@ class Intake:
             traceparent=traceparent_of(record.headers),
         ).masked(masking)
 
-    def _reference_of(self, asked: RescoreRequested, record: Record) -> Reference | None:
+    def _reference_of(self, asked: events.RescoreRequested, record: Record) -> Reference | None:
         if asked.reference is None:
             return None
         by, config = asked.requested_by or "event", self._settings.config
         if not config.references.get("from_events", True):
             log.warning("intake.reference_refused", session_id=asked.session_id, requested_by=by)
             return None
-        sent_at, sent_by = moment(record.timestamp_ms / 1000), sender_of_event(by)
+        sent_at, sent_by = moment(record.timestamp_ms / 1000), events.sender_of_event(by)
         given, patterns = asked.reference, config.masking_patterns
         return reference_of(given, asked.session_id, patterns, by=by, sent_by=sent_by, at=sent_at)
 

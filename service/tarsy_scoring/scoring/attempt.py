@@ -17,18 +17,9 @@ from typing import Any
 
 import structlog
 
+from tarsy_scoring import errors
 from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import (
-    AttemptTimedOut,
-    EvidenceIncomplete,
-    NothingToJudge,
-    RetryLater,
-    SessionNotFound,
-    SessionNotTerminal,
-    Unscorable,
-    WaitFor,
-)
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE, ScoringCompleted
 from tarsy_scoring.gates.run import run_gates
 from tarsy_scoring.judge.ask.client import JudgeClient
@@ -114,9 +105,9 @@ class Scorer:
             attempt.turns += await attempt.clock.untimed(self.store.stored_turns(claimed.score_id))
         try:
             return await self._judge(attempt)
-        except (WaitFor, RetryLater) as error:
+        except (errors.WaitFor, errors.RetryLater) as error:
             return await self._put_back(attempt, error)
-        except Unscorable as error:
+        except errors.Unscorable as error:
             return await self._fail(attempt, error.status, error.error_kind, str(error))
 
     async def end_broken(self, claimed: ClaimedScore, what: str, spent_s: float) -> Finished:
@@ -128,7 +119,7 @@ class Scorer:
         """
         attempt = Attempt(claimed, AttemptClock(0, spent_s), lambda: None)
         attempt.turns += await self.store.stored_turns(claimed.score_id)
-        broken = RetryLater(f"the attempt broke off ({what}); the worker's log says where")
+        broken = errors.RetryLater(f"the attempt broke off ({what}); the worker's log says where")
         return await self._put_back(attempt, broken)
 
     # --- the attempt -----------------------------------------------------------------------------------
@@ -136,7 +127,7 @@ class Scorer:
     async def _judge(self, attempt: Attempt) -> Finished:
         config = self.settings.config
         if attempt.claimed.is_unreadable:
-            raise Unscorable(
+            raise errors.Unscorable(
                 "the stored labels or reference of the session cannot be read: correct the row, or erase it"
             )
         with self.tracing.step("gathering_context"):
@@ -174,11 +165,11 @@ class Scorer:
             timeline = await self.source.fetch_timeline(claimed.session_id, attempt.clock)
             if self.source.may_change:
                 require_events(timeline)
-        except (SessionNotFound, SessionNotTerminal, NothingToJudge) as error:
+        except (errors.SessionNotFound, errors.SessionNotTerminal, errors.NothingToJudge) as error:
             age_s, grace_s = claimed.age_s + attempt.clock.elapsed_s, self.settings.timeline_grace_s
             if claimed.source in (SOURCE_COMPLETED, SOURCE_RESCORE) and age_s < grace_s:
                 due_s = look_again_s(age_s, grace_s, random.uniform(0, 1))  # noqa: S311 - jitter
-                raise WaitFor(str(error), due_s, "session", error.error_kind) from error
+                raise errors.WaitFor(str(error), due_s, "session", error.error_kind) from error
             if timeline is None:
                 raise
         if claimed.is_lookup_only:
@@ -278,12 +269,12 @@ class Scorer:
         """
 
         def is_final(error: Exception) -> bool:
-            if not isinstance(error, WaitFor | RetryLater):
+            if not isinstance(error, errors.WaitFor | errors.RetryLater):
                 return True
             claimed, clock = attempt.claimed, attempt.clock
             # Other providers may use up the time left before this attempt ends.
             latest_s = claimed.spent_s + clock.spent_s + max(0.0, clock.left_s)
-            if isinstance(error, RetryLater):
+            if isinstance(error, errors.RetryLater):
                 burned = claimed.attempts_burned + 1
                 if burned >= self.settings.max_attempts:
                     return True
@@ -357,23 +348,23 @@ class Scorer:
         with self.tracing.step("storing"):
             await self.store.end(ending)
 
-    async def _put_back(self, attempt: Attempt, error: WaitFor | RetryLater) -> Finished:
+    async def _put_back(self, attempt: Attempt, error: errors.WaitFor | errors.RetryLater) -> Finished:
         """
         Put the score back with a due time, or end it when attempts or the deadline are used up.
 
         An error that is no wait burns an attempt, and its backoff counts as time spent.
         """
         claimed, spent_s, kind = attempt.claimed, attempt.clock.spent_s, error.error_kind
-        burns = isinstance(error, RetryLater)
-        if isinstance(error, WaitFor):
+        burns = isinstance(error, errors.RetryLater)
+        if isinstance(error, errors.WaitFor):
             waiting_for, due_s, text = error.waiting_for, error.due_s, str(error)
             spent_s = 0 if waiting_for == "source" else spent_s
         else:
             burned = claimed.attempts_burned + 1
-            if isinstance(error, EvidenceIncomplete) and error.permanent:
+            if isinstance(error, errors.EvidenceIncomplete) and error.permanent:
                 return await self._fail(attempt, "failed", kind, str(error))
             if burned >= self.settings.max_attempts:
-                status = "timed_out" if isinstance(error, AttemptTimedOut) else "failed"
+                status = "timed_out" if isinstance(error, errors.AttemptTimedOut) else "failed"
                 return await self._fail(attempt, status, kind, f"{error} (attempt {burned}, the last)")
             waiting_for, due_s = "retry", backoff_s(burned, random.uniform(-1, 1))  # noqa: S311 - jitter
             text = f"attempt {claimed.attempt} failed ({kind}): {error}"

@@ -13,19 +13,8 @@ from typing import TypeVar
 
 import structlog
 
+from tarsy_scoring import errors
 from tarsy_scoring.config.chains import ChainSettings, ProviderSettings
-from tarsy_scoring.errors import (
-    AttemptError,
-    ContentFiltered,
-    ContextTooLong,
-    JudgeRejectedRequest,
-    JudgeUnavailable,
-    PromptTooLong,
-    Refused,
-    RetryLater,
-    ScoringError,
-    WaitFor,
-)
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.criteria import Criteria
@@ -54,7 +43,14 @@ OVERHEAD_TOKENS = 600
 _DATES = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|latest))+$")
 
 # Errors after which the chain's next provider is asked.
-_TRY_NEXT = (WaitFor, JudgeUnavailable, Refused, ContentFiltered, JudgeRejectedRequest, ContextTooLong)
+_TRY_NEXT = (
+    errors.WaitFor,
+    errors.JudgeUnavailable,
+    errors.Refused,
+    errors.ContentFiltered,
+    errors.JudgeRejectedRequest,
+    errors.ContextTooLong,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +94,11 @@ async def judge(case: Case, is_final: IsFinal) -> Judgement:
             raised.
         LeaseLost: Another worker holds the score, or it was cancelled.
     """
-    failures: list[ScoringError] = []
+    failures: list[errors.ScoringError] = []
     for provider in providers_of(case):
         try:
             return await _judge_at(provider, case, is_final)
-        except AttemptError as error:
+        except errors.AttemptError as error:
             failures.append(error)
             if not isinstance(error, _TRY_NEXT):
                 break
@@ -141,10 +137,10 @@ async def in_fitting_context(
         context = await _render(case, budget)
         try:
             return await work(context, partial(_render, case, budget, mask_injections=True))
-        except PromptTooLong as error:
+        except errors.PromptTooLong as error:
             budget = smaller_budget(budget, context.tokens, error, settings, case.criteria)
             log.warning("attempt.context_too_long", provider=provider, next_budget_tokens=budget)
-    raise ContextTooLong(
+    raise errors.ContextTooLong(
         f"the judge at {provider!r} refuses even {context.tokens} estimated tokens as too long; "
         "set context_window_tokens to what the model really has"
     )
@@ -176,7 +172,7 @@ async def add_second_opinion(judgement: Judgement, case: Case) -> None:
         return
     try:
         second = await _judge_second(provider, case)
-    except AttemptError as error:
+    except errors.AttemptError as error:
         reason = error.word
         verdict.second_opinion = SecondOpinion(provider, reason=reason)
         return
@@ -233,7 +229,11 @@ def context_budget(
 
 
 def smaller_budget(
-    budget: int, context_tokens: int, error: PromptTooLong, provider: ProviderSettings, criteria: Criteria
+    budget: int,
+    context_tokens: int,
+    error: errors.PromptTooLong,
+    provider: ProviderSettings,
+    criteria: Criteria,
 ) -> int:
     """The budget after a refusal: what the endpoint's numbers leave, at least a quarter less than before."""
     step = int(min(budget, context_tokens) * OVERFLOW_STEP)
@@ -244,12 +244,12 @@ def smaller_budget(
     return min(step, left) if left > 0 else step  # the reserve for answers may be larger than the answers
 
 
-def most_hopeful(failures: Sequence[ScoringError]) -> ScoringError:
+def most_hopeful(failures: Sequence[errors.ScoringError]) -> errors.ScoringError:
     """The error to raise if no provider gave a score: the shortest wait, else a retry, else the first."""
-    waits = [f for f in failures if isinstance(f, WaitFor)]
+    waits = [f for f in failures if isinstance(f, errors.WaitFor)]
     if waits:
         return min(waits, key=lambda w: w.due_s)
-    return next((f for f in failures if isinstance(f, RetryLater)), failures[0])
+    return next((f for f in failures if isinstance(f, errors.RetryLater)), failures[0])
 
 
 def plain_model(name: str) -> str:

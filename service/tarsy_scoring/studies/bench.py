@@ -19,16 +19,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_json
 
+from tarsy_scoring import errors
 from tarsy_scoring.config.chains import ChainSettings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import (
-    AttemptError,
-    ConfigurationError,
-    PromptTooLong,
-    RetryLater,
-    ScoringError,
-    Unscorable,
-)
 from tarsy_scoring.judge.ask.client import create_clients
 from tarsy_scoring.judge.clock import AttemptClock
 from tarsy_scoring.judge.criteria import Criteria
@@ -134,7 +127,7 @@ class Recordings:
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"{path} holds no recorded judgement of this version, or cannot be read; delete it, and its "
                 "judgement is made again"
             ) from error
@@ -158,7 +151,7 @@ class Recordings:
                     os.unlink(name)
                 raise
         except OSError as error:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"cannot record a judgement in {self.folder}: {error.strerror}; name another folder with --cache"
             ) from error
 
@@ -176,7 +169,7 @@ def plan(settings: Settings, jobs: Sequence[Job], recordings: Recordings) -> lis
     job = jobs[0]
     try:
         planned = plan_judgement(settings, job.criteria, _chain_of(settings, job), job.timeline, _KEY_NONCE)
-    except (Unscorable, RetryLater) as error:
+    except (errors.Unscorable, errors.RetryLater) as error:
         return [Planned(job, None, 0, 0.0, _reason(error)) for job in jobs]
     provider = settings.config.providers[job.provider]
     who = {
@@ -257,7 +250,7 @@ async def judge_all(
         async with asyncio.TaskGroup() as tasks:
             for places in groups.values():
                 tasks.create_task(judge_samples(places))
-    except* ConfigurationError as failed:
+    except* errors.ConfigurationError as failed:
         raise failed.exceptions[0] from None
     return [found[i] for i in range(len(planned))]
 
@@ -286,8 +279,8 @@ async def _judge(settings: Settings, planned: Planned, recordings: Recordings, a
         # The next run is another attempt only for a turn without which there is no score.
         judged = await judge(case, lambda _error: True)
         total, grounding = judged.verdict.total_score, judged.verdict.grounding or grounding
-    except AttemptError as error:
-        reason, is_outstanding = _reason(error), not isinstance(error, Unscorable)
+    except errors.AttemptError as error:
+        reason, is_outstanding = _reason(error), not isinstance(error, errors.Unscorable)
     if not recording.is_complete and not ask.has_failed:
         recording.is_complete = True
         recordings.write(planned.key, recording)
@@ -328,9 +321,9 @@ class _RecordedAsk:
             return known.popleft()
         try:
             turn = await self._ask(question)
-        except PromptTooLong:
+        except errors.PromptTooLong:
             raise
-        except ScoringError:
+        except errors.ScoringError:
             self.has_failed = True
             raise
         self._recording.turns.append(RecordedTurn(asked_hash=asked, turn=turn))
@@ -344,5 +337,5 @@ def _chain_of(settings: Settings, job: Job) -> ChainSettings:
     return settings.chain(job.timeline.chain_id).model_copy(update=judged_by | {"samples": 1})
 
 
-def _reason(error: AttemptError) -> str:
+def _reason(error: errors.AttemptError) -> str:
     return f"{error.error_kind}: {error}"

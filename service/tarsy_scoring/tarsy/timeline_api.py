@@ -22,15 +22,9 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import structlog
 
+from tarsy_scoring import errors
 from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
-from tarsy_scoring.errors import (
-    CallerRefused,
-    ConfigurationError,
-    SessionNotFound,
-    SessionTooLarge,
-    TimelineUnavailable,
-)
 from tarsy_scoring.postgres.moments import moment
 from tarsy_scoring.tarsy.rows import assemble
 from tarsy_scoring.timeline.computing import compute
@@ -198,20 +192,20 @@ class TarsyApi:
         try:
             async with asyncio.timeout(self._timeout_s):
                 yield
-        except ConfigurationError as error:  # the token's file cannot be read
-            raise CallerRefused(str(error)) from None
+        except errors.ConfigurationError as error:  # the token's file cannot be read
+            raise errors.CallerRefused(str(error)) from None
         except TimeoutError:
-            raise TimelineUnavailable(
+            raise errors.TimelineUnavailable(
                 f"reading {what} from TARSy's API at {self._where} took longer than {self._timeout_s:g} s"
             ) from None
         except (httpx2.HTTPError, OSError) as error:
             # The library's message may quote headers, so only the type is shown.
-            raise TimelineUnavailable(
+            raise errors.TimelineUnavailable(
                 f"cannot reach TARSy's API at {self._where} to read {what} ({type(error).__name__}): check "
                 "SCORING_TIMELINE_API_URL and SCORING_TIMELINE_API_CA_FILE"
             ) from error
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise TimelineUnavailable(
+            raise errors.TimelineUnavailable(
                 f"the answer of TARSy's API at {self._where} for {what} does not match its contract"
             ) from error
 
@@ -240,14 +234,14 @@ class TarsyApi:
                 return await compute(len(content), lambda: storable_json(json.loads(content)))
             status = response.status_code
             if status == 404 and session_id is not None and _is_tarsys(await budget.read(response)):
-                raise SessionNotFound(f"TARSy has no session {session_id}")
+                raise errors.SessionNotFound(f"TARSy has no session {session_id}")
             if status in (401, 403, 429) or 300 <= status < 400:
-                raise CallerRefused(
+                raise errors.CallerRefused(
                     f"TARSy's API at {self._where} refuses the caller (HTTP {status}): check "
                     "SCORING_TIMELINE_API_TOKEN, the limit for this caller, and that the URL is the one for "
                     "programs, not the one behind a login page"
                 )
-            raise TimelineUnavailable(
+            raise errors.TimelineUnavailable(
                 f"TARSy's API at {self._where} answered HTTP {status}: check SCORING_TIMELINE_API_URL"
             )
 
@@ -271,7 +265,7 @@ def open_tarsy_api(settings: Settings) -> TimelineSource:
             max_session_bytes=settings.max_session_bytes,
         )
     except OSError as error:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"SCORING_TIMELINE_API_CA_FILE: no certificates in {settings.timeline_api_ca_file}: "
             f"{error.strerror}"
         ) from None
@@ -314,8 +308,8 @@ class _Budget:
             self.spent_bytes += len(chunk)
             if self.spent_bytes > self._limit_bytes:
                 if self._session_id is not None:
-                    raise SessionTooLarge(self._session_id, self.spent_bytes, self._limit_bytes)
-                raise TimelineUnavailable(
+                    raise errors.SessionTooLarge(self._session_id, self.spent_bytes, self._limit_bytes)
+                raise errors.TimelineUnavailable(
                     f"an answer of TARSy's API is larger than {self._limit_bytes >> 20} MiB"
                 )
         return found

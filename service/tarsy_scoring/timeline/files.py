@@ -19,15 +19,8 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json
 
+from tarsy_scoring import errors
 from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
-from tarsy_scoring.errors import (
-    ConfigurationError,
-    SessionNotFound,
-    SessionNotTerminal,
-    SessionTooLarge,
-    TimelineUnavailable,
-    Unscorable,
-)
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.timeline import parsing
 from tarsy_scoring.timeline.evidence import take_stock
@@ -63,13 +56,15 @@ class SessionFiles:
         """See `TimelineSource`."""
         path = self._directory / f"{session_id}.json"
         if SESSION_ID_PATTERN.fullmatch(session_id) is None:
-            raise SessionNotFound(f"{session_id!r} is not a session id, so there is no file of that name")
+            raise errors.SessionNotFound(
+                f"{session_id!r} is not a session id, so there is no file of that name"
+            )
         try:
             found = await asyncio.to_thread(self._read_inside, path)
         except OSError as error:
             self._paths()  # a folder that is not mounted says nothing about files
             if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # a name that is too long cannot exist
-                raise SessionNotFound(f"there is no file {path}") from error
+                raise errors.SessionNotFound(f"there is no file {path}") from error
             raise BrokenSessionFile(f"cannot read {path}: {error.strerror}") from error
         except NotASessionFile as error:
             raise BrokenSessionFile(f"{path} is not a session file: {error}") from error
@@ -80,7 +75,7 @@ class SessionFiles:
     def _read_inside(self, path: Path) -> Timeline:
         real = Path(os.path.realpath(path, strict=True))  # for links in a circle `resolve` has no OSError
         if not real.is_relative_to(self._directory.resolve()):
-            raise SessionNotFound(f"{path} leads out of {self._directory}")
+            raise errors.SessionNotFound(f"{path} leads out of {self._directory}")
         return _read(real, self._max_session_bytes)
 
     async def find_session(self, session_id: str) -> FoundSession:
@@ -100,9 +95,9 @@ class SessionFiles:
         for path in await asyncio.to_thread(self._paths):
             try:
                 timeline = await self.fetch_timeline(path.stem)
-            except (SessionNotFound, SessionNotTerminal):
+            except (errors.SessionNotFound, errors.SessionNotTerminal):
                 continue
-            except (SessionTooLarge, TimelineUnavailable) as error:
+            except (errors.SessionTooLarge, errors.TimelineUnavailable) as error:
                 log.warning("timeline.file_left_out", reason=str(error), files=next(left_out))
                 continue
             ended = timeline.completed_at or timeline.created_at
@@ -123,7 +118,7 @@ class SessionFiles:
     def _agent_models(self) -> frozenset[str]:
         models: frozenset[str] = frozenset()
         for path in self._paths()[-_RECENT_FILES:]:
-            with contextlib.suppress(OSError, NotASessionFile, Unscorable):
+            with contextlib.suppress(OSError, NotASessionFile, errors.Unscorable):
                 models |= _read(path, _LARGE_FILE_BYTES).agent_models
         return models
 
@@ -132,7 +127,7 @@ class SessionFiles:
         try:
             return sorted(path for path in self._directory.iterdir() if path.suffix == ".json")
         except OSError as error:
-            raise TimelineUnavailable(f"cannot list {self._directory}: {error.strerror}") from error
+            raise errors.TimelineUnavailable(f"cannot list {self._directory}: {error.strerror}") from error
 
     async def close(self) -> None:
         """Do nothing: this source holds no connection."""
@@ -147,7 +142,7 @@ def open_session_files(settings: Settings) -> TimelineSource:
     """
     assert settings.timeline_dir is not None
     if not settings.timeline_dir.is_dir():
-        raise ConfigurationError(f"SCORING_TIMELINE_DIR: {settings.timeline_dir} is not a folder")
+        raise errors.ConfigurationError(f"SCORING_TIMELINE_DIR: {settings.timeline_dir} is not a folder")
     return SessionFiles(settings.timeline_dir, max_session_bytes=settings.max_session_bytes)
 
 
@@ -164,12 +159,12 @@ def load_session_file(path: Path, max_bytes: int = DEFAULT_MAX_SESSION_BYTES) ->
     try:
         return _load(path, max_bytes)
     except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+        raise errors.ConfigurationError(f"cannot read {path}: {error.strerror}") from error
     except NotASessionFile as error:
-        raise ConfigurationError(f"{path} is not a session file: {error}") from error
+        raise errors.ConfigurationError(f"{path} is not a session file: {error}") from error
 
 
-class BrokenSessionFile(TimelineUnavailable):
+class BrokenSessionFile(errors.TimelineUnavailable):
     """The file of a session does not hold that session; a retry does not help until the file is replaced."""
 
 
@@ -189,11 +184,11 @@ def _found(timeline: Timeline) -> FoundSession:
 
 def _load(path: Path, max_bytes: int) -> dict[str, Any]:
     if (size_bytes := path.stat().st_size) > max_bytes:
-        raise SessionTooLarge(storable(path.stem), size_bytes, max_bytes)
+        raise errors.SessionTooLarge(storable(path.stem), size_bytes, max_bytes)
     with path.open("rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
-        raise SessionTooLarge(storable(path.stem), len(content), max_bytes)
+        raise errors.SessionTooLarge(storable(path.stem), len(content), max_bytes)
     try:
         return _checked(from_json(content))
     except ValueError:  # the fast parser accepts no lone surrogates
@@ -225,7 +220,7 @@ def _checked(session: object) -> dict[str, Any]:
     if SESSION_ID_PATTERN.fullmatch(session_id) is None:
         raise NotASessionFile("session_id is not a session id")
     if raw.get("deleted_at") is not None:
-        raise SessionNotFound(f"the session {session_id} was deleted")
+        raise errors.SessionNotFound(f"the session {session_id} was deleted")
     status = _required(raw, "status", str)
     require_terminal(session_id, status)
     _required(raw, "alert_data", str)

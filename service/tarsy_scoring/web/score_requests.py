@@ -17,13 +17,7 @@ from pydantic import ConfigDict, Field
 from pydantic_core import to_json
 from starlette.requests import Request as HttpRequest
 
-from tarsy_scoring.errors import (
-    SessionNotFound,
-    SessionNotTerminal,
-    SessionTooLarge,
-    TimelineUnavailable,
-    UnknownCriteria,
-)
+from tarsy_scoring import errors
 from tarsy_scoring.events import GivenReference, Referring
 from tarsy_scoring.queue.admission import Answer, Priority, Request, ScoreUnderWay
 from tarsy_scoring.queue.idempotency import Key, KeyErased, KeyUsedOtherwise
@@ -155,7 +149,7 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
         if isinstance(answer, UnverifiedSession):
             verified = await _verify(context, request, answer)
             answer = await context.inbox.request_score(verified, key, is_verified=True)
-    except UnknownCriteria as error:
+    except errors.UnknownCriteria as error:
         known = ", ".join(sorted(context.policy.hashes))
         detail = f"there are no criteria with the name in `criteria` (known: {known})"
         raise malformed(["body", "criteria"], detail, "Unknown criteria") from error
@@ -199,13 +193,13 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
         return request
     try:
         found = await context.source.find_session(request.session_id)
-    except SessionNotFound as error:
+    except errors.SessionNotFound as error:
         raise _unknown(request.session_id) from error
-    except SessionNotTerminal as error:
+    except errors.SessionNotTerminal as error:
         raise _running(request.session_id) from error
-    except SessionTooLarge as error:
+    except errors.SessionTooLarge as error:
         raise malformed(["path", "session_id"], str(error), "Session too large") from error
-    except TimelineUnavailable as error:
+    except errors.TimelineUnavailable as error:
         if known.status in TERMINAL_STATUSES:
             return request
         raise Problem(

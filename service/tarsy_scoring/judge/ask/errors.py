@@ -13,14 +13,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
-from tarsy_scoring.errors import (
-    ContentFiltered,
-    JudgeRejectedRequest,
-    JudgeUnavailable,
-    PromptTooLong,
-    ScoringError,
-    WaitFor,
-)
+from tarsy_scoring import errors
 from tarsy_scoring.judge.ask.error_words import (
     LARGER_THAN_RATE,
     MEANINGS,
@@ -75,7 +68,7 @@ _REFUSAL_CHARACTERS, _MEANING_CHARACTERS = 500, 200
 class TransientError(Exception):
     """Another call may succeed. `error` is raised when retries are used up, `after_s` is the wait asked for."""
 
-    def __init__(self, error: ScoringError, after_s: float | None = None) -> None:
+    def __init__(self, error: errors.ScoringError, after_s: float | None = None) -> None:
         super().__init__(str(error))
         self.error = error
         self.after_s = after_s
@@ -138,17 +131,17 @@ class ErrorReply:
             case "too_long":
                 window, prompt = self.token_sizes()
                 sizes = f" (window {window}, prompt {prompt} tokens)" if window or prompt else ""
-                return account, PromptTooLong(
+                return account, errors.PromptTooLong(
                     f"{who} reports that the prompt is too long{sizes}", window, prompt
                 )
             case "quota":
                 advice = f"{said}: the quota is used up; pay or raise it at the provider"
-                return _opens("quota", account), WaitFor(advice, QUOTA_DUE_S, "quota")
+                return _opens("quota", account), errors.WaitFor(advice, QUOTA_DUE_S, "quota")
             case "key":
                 advice = f"{said}: the key is rejected; check the key of the provider"
-                return _opens("key", account), WaitFor(advice, KEY_DUE_S, "key")
+                return _opens("key", account), errors.WaitFor(advice, KEY_DUE_S, "key")
             case "filtered":
-                return account, ContentFiltered(
+                return account, errors.ContentFiltered(
                     f"{said}: its filter refuses the prompt; another provider may not"
                 )
             case "pause":
@@ -156,14 +149,14 @@ class ErrorReply:
                     account = _failed(account)
                 due_s = min(max(self.wait_s or 0, SHORTEST_RATE_LIMIT_DUE_S), LONGEST_RATE_LIMIT_DUE_S)
                 account["blocked_s"] = min(self.wait_s or 1.0, LONGEST_RATE_LIMIT_DUE_S)
-                limited = WaitFor(f"{said}: the provider asks us to wait", due_s, "rate_limit")
+                limited = errors.WaitFor(f"{said}: the provider asks us to wait", due_s, "rate_limit")
                 return account, TransientError(limited, self.wait_s)
             case "unavailable":
-                failure = JudgeUnavailable(f"{said} and no chat completion")
+                failure = errors.JudgeUnavailable(f"{said} and no chat completion")
                 return _failed(account), TransientError(failure, self.wait_s)
             case "rejected":
                 account["reason"] = self.describe(key)  # rejections are equal if their identifiers are
-                return account, JudgeRejectedRequest(f"{said}: {self._advice()}")
+                return account, errors.JudgeRejectedRequest(f"{said}: {self._advice()}")
 
     @property
     def meaning(self) -> Meaning:
