@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -189,7 +190,8 @@ async def _found(parts: Parts) -> list[_Group]:
             "create it, let a worker do it with SCORING_CREATE_TOPICS=true, "
             "or correct SCORING_TOPIC_DEAD_LETTERS"
         )
-    letters = [read_dead_letter(r).without_content() async for r in read_topic(settings, topic)]
+    read = (read_dead_letter(record) async for record in read_topic(settings, topic))
+    letters = [replace(letter, value=None, headers=()) async for letter in read]
     groups = group_by_origin(letters)
     places = [position_in(group[-1].origin) if group[-1].origin else None for group in groups]
     rows = await replays_of(parts.database, [place for place in places if place is not None])

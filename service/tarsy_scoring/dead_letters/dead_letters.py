@@ -14,7 +14,7 @@ import hashlib
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -127,10 +127,6 @@ class DeadLetter:
     body_id: str | None
     size_bytes: int
     value_hash: bytes
-
-    def without_content(self) -> "DeadLetter":
-        """The letter without the value and the producer's headers, which may be large."""
-        return replace(self, value=None, headers=())
 
 
 async def write_dead_letter(

@@ -93,9 +93,8 @@ class Conversation:
             return turn
         try:
             return await self._ask(replace(question, reply_limit_factor=_ENLARGED))
-        except (
-            errors.JudgeRejectedRequest
-        ) as error:  # many endpoints refuse a limit above the model's maximum
+        except errors.JudgeRejectedRequest as error:
+            # Many endpoints refuse a limit above the model's maximum.
             raise errors.Unscorable(
                 f"{turn.judge} hit the reply limit, and the endpoint refuses {_ENLARGED} times max_reply_tokens; "
                 "raise it to the maximum of the model",

@@ -309,14 +309,10 @@ class Limits:
         for state in locked.changed():
             _log_change(locked.as_locked[state.provider], state)
         self._learn(locked.states.values())
-        self._forget_full(settled)
-        return [None for _ in settled]
-
-    def _forget_full(self, settled: Sequence[tuple[Permit, Result]]) -> None:
-        """Ask providers again whose calls used less than they reserved."""
-        for permit, result in settled:
+        for permit, result in settled:  # providers whose calls used less than they reserved are asked again
             if (result.tokens or 0) < permit.call.tokens and self._corrects_token_count(permit, result):
                 self._full_until.pop(permit.call.provider, None)
+        return [None for _ in settled]
 
     # --- the last refresh --------------------------------------------------------------------------------
 

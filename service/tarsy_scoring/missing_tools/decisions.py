@@ -96,12 +96,7 @@ class Decisions:
 
 async def read_decisions(database: Database) -> Decisions:
     """Read the last decision about each tool and name. Raises: DatabaseAway."""
-
-    async def work(connection: Connection) -> tuple[list[Any], list[Any]]:
-        states = await connection.fetch(database.sql(LAST_STATES))
-        return states, await connection.fetch(database.sql(LAST_MERGES))
-
-    states, merged = await database.once(work)
+    states, merged = await database.rows(LAST_STATES), await database.rows(LAST_MERGES)
     merges = {row["name_key"]: _of_row(Merge, row) for row in merged}
     of_tool: defaultdict[str, list[Merge]] = defaultdict(list)
     for merge in merges.values():
@@ -109,7 +104,7 @@ async def read_decisions(database: Database) -> Decisions:
     return Decisions({row["tool_key"]: _of_row(ToolState, row) for row in states}, merges, of_tool)
 
 
-def _of_row(kind: type[T], row: Mapping[str, Any]) -> T:
+def _of_row(kind: type[T], row: Any) -> T:
     return kind(**{name: row[name] for name in kind.__slots__})  # type: ignore[attr-defined]
 
 

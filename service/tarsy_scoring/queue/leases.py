@@ -19,14 +19,7 @@ from tarsy_scoring.outbox import outbox
 from tarsy_scoring.outbox.outbox import NewEvent
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue import claims
-from tarsy_scoring.queue.claims import (
-    EVERY_CHAIN,
-    SUSPECT_LOSSES,
-    ChainFilter,
-    ClaimedScore,
-    begun_events,
-    progress,
-)
+from tarsy_scoring.queue.claims import ClaimedScore
 from tarsy_scoring.queue.inbox import Inbox, production_sessions
 
 BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
@@ -90,7 +83,7 @@ _STARTED = """(SELECT max(e.created_at) FROM {schema}.scoring_events e
 TAKE_BACK = f"""
 WITH lost AS (
   SELECT score_id, attempts_burned + 1 AS burned, losses + 1 AS losses,
-         losses >= least({SUSPECT_LOSSES}, $2 - 1) AS is_to_blame,
+         losses >= least({claims.SUSPECT_LOSSES}, $2 - 1) AS is_to_blame,
          spent_s + greatest(0, extract(epoch FROM lease_expires_at - {_STARTED})) AS spent
   FROM {{schema}}.session_scores s
   WHERE score_id = ANY($1::uuid[]) AND status = 'in_progress' AND lease_expires_at < now()
@@ -167,10 +160,10 @@ class Leases:
         owner: UUID,
         limit: int,
         lease_s: float,
-        chains: ChainFilter = EVERY_CHAIN,
+        chains: claims.ChainFilter = claims.EVERY_CHAIN,
         *,
         max_suspects: int = 1,
-        suspect_losses: int = SUSPECT_LOSSES,
+        suspect_losses: int = claims.SUSPECT_LOSSES,
     ) -> list[ClaimedScore]:
         """
         Claim up to `limit` due scores of these chains, most urgent first.
@@ -197,7 +190,9 @@ class Leases:
             rows = await connection.fetch(self.database.sql(claims.CLAIM), *arguments)
             claimed = [ClaimedScore.of(row) for row in rows]
             attempts = [c for c in claimed if not c.is_lookup_only]
-            await outbox.emit(self.database, connection, [e for c in attempts for e in begun_events(c)])
+            await outbox.emit(
+                self.database, connection, [e for c in attempts for e in claims.begun_events(c)]
+            )
             return claimed
 
         claimed = await self.database.once(work)
@@ -224,7 +219,7 @@ class Leases:
             row = (begun.score_id, begun.lease_token, begun.attempt)
             is_new = await connection.fetchval(self.database.sql(BEGIN_ATTEMPT), *row)
             if is_new:
-                await outbox.emit(self.database, connection, begun_events(begun))
+                await outbox.emit(self.database, connection, claims.begun_events(begun))
             return is_new is not None
 
         if not await self.database.persist(work):
@@ -349,7 +344,7 @@ class Leases:
             lease = (claimed.score_id, claimed.lease_token)
             held = await connection.fetchval(self.database.sql(PUT_BACK), *lease, *row)
             if held is not None and not claimed.is_lookup_only:
-                await outbox.emit(self.database, connection, [progress(claimed, "waiting_retry")])
+                await outbox.emit(self.database, connection, [claims.progress(claimed, "waiting_retry")])
             return held is not None
 
         if not await self.database.persist(work):

@@ -141,29 +141,21 @@ _REPLY = ReplyFormat("needs", object_schema({"needs": {"type": "array", "items":
 
 
 @dataclass(slots=True)
-class ReportBudget:
-    """
-    The money for all calls in a report.
-
-    A call is charged at the maximum until it is settled, and afterwards if the cost stays unknown.
-    """
-
-    left_usd: float
-
-
-@dataclass(frozen=True, slots=True)
 class ReportJudge:
     """
     Asks the model about one chain, within the fleet's limits and the report's budget.
 
+    A call is charged at the maximum until it is settled, and afterwards if the cost stays unknown.
+
     Args:
+        left_usd: The money that is left for calls.
         deadline_s: Deadline for one question.
         report_id: Stands for a score id in the ledger of calls.
     """
 
     client: JudgeClient
     limits: Limits
-    budget: ReportBudget
+    left_usd: float
     deadline_s: float
     chain_id: str | None
     report_id: UUID = field(default_factory=uuid4)
@@ -184,12 +176,12 @@ class ReportJudge:
         """
         assert most_usd is not None, "providers without prices are not asked"
         await self.limits.refresh()  # pauses and circuits may change during a report, which takes long
-        if most_usd > self.budget.left_usd:
-            left = max(0.0, self.budget.left_usd)
+        if most_usd > self.left_usd:
+            left = max(0.0, self.left_usd)
             reason = f"the next call may cost {most_usd:.4f} USD; {left:.4f} are left of --max-usd"
             raise WaitFor(reason, 1, "budget")
         permit = await self.limits.admit(Call(provider, self.chain_id, self.report_id, tokens, most_usd))
-        self.budget.left_usd -= most_usd
+        self.left_usd -= most_usd
         return permit, most_usd
 
     async def settle(self, permit: tuple[Permit, float], **result: Any) -> None:
@@ -197,7 +189,7 @@ class ReportJudge:
         of_fleet, most_usd = permit
         settled = Result(**result)
         if settled.cost_usd is not None:
-            self.budget.left_usd += most_usd - settled.cost_usd
+            self.left_usd += most_usd - settled.cost_usd
         await self.limits.settle(of_fleet, settled)
 
 
@@ -231,7 +223,7 @@ async def read_needs(
     for row in rows:
         notes[row["chain_id"]].append(Note(row["score_id"], row["text"], tuple(row["names"])))
         found[row["chain_id"]] = ChainNeeds(row["chain_id"], row["of_chain"])
-    budget, masking = ReportBudget(max_usd), masking_of(settings.config.masking_patterns)
+    left_usd, masking = max_usd, masking_of(settings.config.masking_patterns)
     for chain_id, needs in found.items():
         chain = settings.chain(chain_id)
         usable = [name for name in chain.providers if _is_usable(clients[name], limits.token_factor(name))]
@@ -241,13 +233,14 @@ async def read_needs(
             needs.why_not = "no provider of it has known prices and a window that holds an analysis"
         else:
             client = clients[usable[0]]
-            ask = ReportJudge(client, limits, budget, settings.attempt_timeout_s, chain_id)
+            ask = ReportJudge(client, limits, left_usd, settings.attempt_timeout_s, chain_id)
             room = room_for(client.settings, limits.token_factor(client.provider))
             try:
                 menu = await read_called(database, replace(selection, chain=chain_id))
                 await find_needs(needs, notes[chain_id], menu, ask, room, chain.max_reminders, masking)
             except (AttemptError, DatabaseAway) as error:
                 needs.why_not = str(error)
+            left_usd = ask.left_usd
     return list(found.values())
 
 

@@ -12,17 +12,8 @@ from typing import Any
 
 import structlog
 
-from tarsy_scoring.timeline import parsing
+from tarsy_scoring.timeline import model, parsing
 from tarsy_scoring.timeline.evidence import take_stock
-from tarsy_scoring.timeline.model import (
-    SHOWN_STAGE_TYPES,
-    AvailableTool,
-    Event,
-    Execution,
-    Stage,
-    Timeline,
-    sum_if_known,
-)
 
 log = structlog.get_logger()
 
@@ -44,7 +35,7 @@ def assemble(
     timeline_events: Iterable[Any],
     mcp_interactions: Iterable[Any],
     llm_interactions: Iterable[Any],
-) -> Timeline:
+) -> model.Timeline:
     """
     Assemble one session's timeline from rows.
 
@@ -60,8 +51,8 @@ def assemble(
         llm_interactions: Model calls with their tokens.
     """
     interactions = list(mcp_interactions)
-    events_of: dict[str, list[Event]] = defaultdict(list)
-    loose_of: dict[str, list[Event]] = defaultdict(list)
+    events_of: dict[str, list[model.Event]] = defaultdict(list)
+    loose_of: dict[str, list[model.Event]] = defaultdict(list)
     unread_calls: set[str] = set()
     for row in timeline_events:
         event = _event(row, unread_calls)
@@ -83,12 +74,12 @@ def assemble(
     )
 
 
-def _stage(row: Any, executions: list[Execution], loose: list[Event]) -> Stage:
+def _stage(row: Any, executions: list[model.Execution], loose: list[model.Event]) -> model.Stage:
     stage = parsing.stage_of(row, executions)
     if not loose:
         return stage
     # Events without an execution, such as a user's question, get an execution without a name and tokens.
-    own = Execution(
+    own = model.Execution(
         f"{stage.stage_id}/stage", "", 0, stage.status, tuple(loose), input_tokens=0, output_tokens=0
     )
     return replace(stage, executions=(*executions, own))
@@ -102,7 +93,7 @@ def _labels(session: Any) -> dict[str, str]:
         return {}
 
 
-def _event(row: Any, unread_calls: set[str]) -> Event:
+def _event(row: Any, unread_calls: set[str]) -> model.Event:
     """Build an event. If a tool call has unreadable metadata, the id is added to `unread_calls`."""
     is_call = row["event_type"] == "llm_tool_call"
     try:
@@ -118,17 +109,17 @@ def _event(row: Any, unread_calls: set[str]) -> Event:
 
 
 def _executions_by_stage(
-    rows: Iterable[Any], model_calls: Iterable[Any], events_of: Mapping[str, list[Event]]
-) -> dict[str, list[Execution]]:
+    rows: Iterable[Any], model_calls: Iterable[Any], events_of: Mapping[str, list[model.Event]]
+) -> dict[str, list[model.Execution]]:
     calls_of: dict[str, list[Any]] = defaultdict(list)
     for row in model_calls:
         calls_of[row["execution_id"]].append(row)
-    executions_of: dict[str, list[Execution]] = defaultdict(list)
+    executions_of: dict[str, list[model.Execution]] = defaultdict(list)
     for row in rows:
         made = calls_of[row["execution_id"]]
         tokens = (
-            sum_if_known(c["input_tokens"] for c in made),
-            sum_if_known(c["output_tokens"] for c in made),
+            model.sum_if_known(c["input_tokens"] for c in made),
+            model.sum_if_known(c["output_tokens"] for c in made),
         )
         executions_of[row["stage_id"]].append(
             parsing.execution_of(row, events_of[row["execution_id"]], tokens)
@@ -136,9 +127,11 @@ def _executions_by_stage(
     return executions_of
 
 
-def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> tuple[AvailableTool, ...]:
+def _available_tools(
+    interactions: Iterable[Any], stages: tuple[model.Stage, ...]
+) -> tuple[model.AvailableTool, ...]:
     """The tools that agents in shown stages had, each once: replicas list the same tools again."""
-    shown = (s for s in stages if s.stage_type in SHOWN_STAGE_TYPES)
+    shown = (s for s in stages if s.stage_type in model.SHOWN_STAGE_TYPES)
     agents = {e.execution_id: e.agent_name for s in shown for e in s.executions}
     tools = []
     for row in interactions:

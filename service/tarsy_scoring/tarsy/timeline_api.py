@@ -27,16 +27,8 @@ from tarsy_scoring.config.secrets import secret_source
 from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
 from tarsy_scoring.postgres.moments import moment
 from tarsy_scoring.tarsy.rows import assemble
+from tarsy_scoring.timeline import model
 from tarsy_scoring.timeline.computing import compute
-from tarsy_scoring.timeline.model import (
-    LONGEST_SESSION,
-    SHOWN_STAGE_TYPES,
-    TERMINAL_STATUSES,
-    FoundSession,
-    Timeline,
-    TimelineSource,
-    require_terminal,
-)
 from tarsy_scoring.timeline.parsing import found_session, model_names
 from tarsy_scoring.timeline.text import storable_json
 
@@ -101,7 +93,7 @@ class TarsyApi:
             verify=ssl.create_default_context(cafile=ca_file), limits=limits, timeout=None, trust_env=False
         )
 
-    async def fetch_timeline(self, session_id: str) -> Timeline:
+    async def fetch_timeline(self, session_id: str) -> model.Timeline:
         """See `TimelineSource`."""
         async with self._within_deadline(f"session {session_id}"):
             budget = _Budget(self._max_session_bytes, session_id)
@@ -122,20 +114,20 @@ class TarsyApi:
             )
             return await compute(budget.spent_bytes, partial(_timeline, session, events, trace, interactions))
 
-    async def find_session(self, session_id: str) -> FoundSession:
+    async def find_session(self, session_id: str) -> model.FoundSession:
         """See `TimelineSource`."""
         async with self._within_deadline(f"session {session_id}"):
             budget = _Budget(self._max_session_bytes, session_id)
             return found_session(await self._ended_session(session_id, budget), session_id)
 
-    async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
+    async def finished_sessions(self, since: datetime) -> AsyncIterator[model.FoundSession]:
         """
         See `TimelineSource`.
 
         A session that ran for longer than `LONGEST_SESSION` is not listed. If sessions are deleted meanwhile,
         others may be left out.
         """
-        begins = since - LONGEST_SESSION if since > _LONG_AGO + LONGEST_SESSION else _LONG_AGO
+        begins = since - model.LONGEST_SESSION if since > _LONG_AGO + model.LONGEST_SESSION else _LONG_AGO
         for page in count(1):
             listed = await self._listed(sort_order="asc", start_date=begins.isoformat(), page=page)
             for session in listed:
@@ -157,7 +149,7 @@ class TarsyApi:
             sessions = await asyncio.gather(*(self._get(*b) for b in budgets), return_exceptions=True)
         found = [s for s in sessions if isinstance(s, dict)]
         stages = [stage for s in found for stage in s.get("stages") or ()]
-        judged = {"stages": [s for s in stages if s.get("stage_type") in SHOWN_STAGE_TYPES]}
+        judged = {"stages": [s for s in stages if s.get("stage_type") in model.SHOWN_STAGE_TYPES]}
         return frozenset(name.lower() for e in _executions(judged) for name in model_names(e))
 
     async def close(self) -> None:
@@ -166,7 +158,7 @@ class TarsyApi:
 
     async def _ended_session(self, session_id: str, budget: "_Budget") -> Row:
         session = _row(await self._get(_path(session_id), budget, session_id), "id", "status")
-        require_terminal(session_id, session["status"])
+        model.require_terminal(session_id, session["status"])
         return session
 
     async def _add_tools(self, session_id: str, interaction: Row, budget: "_Budget") -> None:
@@ -180,7 +172,7 @@ class TarsyApi:
         every: dict[str, str | int] = {
             "sort_by": "created_at",
             "page_size": _PAGE,
-            "status": ",".join(sorted(TERMINAL_STATUSES)),
+            "status": ",".join(sorted(model.TERMINAL_STATUSES)),
         }
         async with self._within_deadline("a page of sessions"):
             answer = await self._get("/sessions", _Budget(_MAX_ANSWER_BYTES), query=every | query)
@@ -246,7 +238,7 @@ class TarsyApi:
             )
 
 
-def open_tarsy_api(settings: Settings) -> TimelineSource:
+def open_tarsy_api(settings: Settings) -> model.TimelineSource:
     """
     Build the source that the settings describe; connects to nothing yet.
 
@@ -364,7 +356,7 @@ def _calls(trace: dict[str, Any], kind: str) -> list[Row]:
 
 def _timeline(
     session: Row, events: list[dict[str, Any]], trace: dict[str, Any], interactions: list[Row]
-) -> Timeline:
+) -> model.Timeline:
     if not isinstance(events, list):
         raise TypeError("the timeline is no list")
     alert_data = "" if session["alert_data"] is None else session["alert_data"]

@@ -17,21 +17,14 @@ from tarsy_scoring.postgres.url import UrlSource
 from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit
 from tarsy_scoring.tarsy.rows import assemble
 from tarsy_scoring.tarsy.schema import TIMELINE_TABLES, SelectLists
+from tarsy_scoring.timeline import model
 from tarsy_scoring.timeline.computing import ASSEMBLED_INLINE, compute
-from tarsy_scoring.timeline.model import (
-    SHOWN_STAGE_TYPES,
-    TERMINAL_STATUSES,
-    FoundSession,
-    Timeline,
-    TimelineSource,
-    require_terminal,
-)
 from tarsy_scoring.timeline.parsing import found_session, model_names
 
 VARIABLE = "SCORING_TIMELINE_DATABASE_URL"
 PAGE = 1000
 RECENT_SESSIONS = 25
-_STATUSES = sorted(TERMINAL_STATUSES)
+_STATUSES = sorted(model.TERMINAL_STATUSES)
 
 SESSION = "SELECT {alert_sessions} FROM alert_sessions WHERE session_id = $1"
 
@@ -125,7 +118,7 @@ class TarsyDatabase:
         self.reads_at_once = max(1, connections - 1)
         self._max_session_bytes = max_session_bytes
 
-    async def fetch_timeline(self, session_id: str) -> Timeline:
+    async def fetch_timeline(self, session_id: str) -> model.Timeline:
         """See `TimelineSource`."""
         async with self._reading(f"session {session_id}") as (connection, columns):
             measured = await connection.fetchrow(MEASURE.format(**columns), session_id)
@@ -135,12 +128,12 @@ class TarsyDatabase:
             rows = await _read_rows(session_id, connection, columns)
         return await compute(size_bytes, partial(assemble, *rows), inline=ASSEMBLED_INLINE)
 
-    async def find_session(self, session_id: str) -> FoundSession:
+    async def find_session(self, session_id: str) -> model.FoundSession:
         """See `TimelineSource`."""
         rows = await self._fetch(f"session {session_id}", FIND, session_id)
         return found_session(_checked(rows[0] if rows else None, session_id), session_id)
 
-    async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
+    async def finished_sessions(self, since: datetime) -> AsyncIterator[model.FoundSession]:
         """See `TimelineSource`. Each page is a short transaction; none is open while the caller works."""
         last = ""
         while True:
@@ -164,7 +157,7 @@ class TarsyDatabase:
 
     async def recent_agent_models(self) -> frozenset[str]:
         """See `TimelineSource`."""
-        wanted = (_STATUSES, RECENT_SESSIONS, sorted(SHOWN_STAGE_TYPES))
+        wanted = (_STATUSES, RECENT_SESSIONS, sorted(model.SHOWN_STAGE_TYPES))
         rows = await self._fetch("the models of recent sessions", RECENT_EXECUTIONS, *wanted)
         return frozenset(name.lower() for row in rows for name in model_names(row))
 
@@ -197,7 +190,7 @@ class TarsyDatabase:
             ) from error
 
 
-def open_tarsy_database(settings: Settings) -> TimelineSource:
+def open_tarsy_database(settings: Settings) -> model.TimelineSource:
     """
     Build the source that the settings describe; connects to nothing yet.
 
@@ -232,5 +225,5 @@ def _checked(row: Any, session_id: str) -> Any:
         raise SessionNotFound(f"TARSy's database has no session {session_id}")
     if row["deleted_at"] is not None:
         raise SessionNotFound(f"the session {session_id} was deleted in TARSy")
-    require_terminal(session_id, row["status"])
+    model.require_terminal(session_id, row["status"])
     return row

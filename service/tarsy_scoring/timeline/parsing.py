@@ -11,16 +11,7 @@ from typing import Any
 
 from tarsy_scoring.events import bounded_labels
 from tarsy_scoring.postgres.moments import moment
-from tarsy_scoring.timeline.model import (
-    AvailableTool,
-    Event,
-    Evidence,
-    Execution,
-    FoundSession,
-    Stage,
-    Timeline,
-    ToolCall,
-)
+from tarsy_scoring.timeline import model
 from tarsy_scoring.timeline.text import storable
 
 LONGEST_NAME = 255
@@ -42,10 +33,10 @@ def name_or_none(value: object) -> str | None:
     return name[:LONGEST_NAME] if name else None
 
 
-def found_session(row: Any, session_id: str) -> FoundSession:
+def found_session(row: Any, session_id: str) -> model.FoundSession:
     """A terminal session of TARSy's, from its row in the database or the API."""
     ended_at = moment(row["completed_at"])
-    return FoundSession(session_id, name_or_none(row["chain_id"]), row["status"], ended_at)
+    return model.FoundSession(session_id, name_or_none(row["chain_id"]), row["status"], ended_at)
 
 
 def whole_number(value: object) -> int | None:
@@ -82,12 +73,14 @@ def model_names(execution: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for key in _MODEL_KEYS if (name := text_or_none(execution.get(key)))))
 
 
-def available_tool(raw: Mapping[str, Any], name: str, server_name: str, agent_name: str) -> AvailableTool:
+def available_tool(
+    raw: Mapping[str, Any], name: str, server_name: str, agent_name: str
+) -> model.AvailableTool:
     """Build a tool from an entry in a list; parameters that are not text become JSON."""
     parameters = raw.get("parameters")
     if isinstance(parameters, Mapping | list):
         parameters = json.dumps(parameters, ensure_ascii=False) if parameters else None
-    return AvailableTool(
+    return model.AvailableTool(
         server_name=server_name,
         tool_name=name,
         description=text_or_none(raw.get("description")) or "",
@@ -96,13 +89,13 @@ def available_tool(raw: Mapping[str, Any], name: str, server_name: str, agent_na
     )
 
 
-def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
+def tool_call(metadata: Mapping[str, Any]) -> model.ToolCall:
     """Build the call that a tool event's metadata describes; a recorded argument string stays unchanged."""
     arguments = metadata.get("arguments")
     if arguments is not None and not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
     is_error = metadata.get("is_error")
-    return ToolCall(
+    return model.ToolCall(
         server_name=text_or_none(metadata.get("server_name")) or "",
         tool_name=text_or_none(metadata.get("tool_name")) or "(unnamed tool)",
         arguments=arguments or "",
@@ -112,10 +105,14 @@ def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
 
 
 def event_of(
-    raw: Mapping[str, Any], tool: ToolCall | None, skill_name: object, where: str = "", position: int = 0
-) -> Event:
+    raw: Mapping[str, Any],
+    tool: model.ToolCall | None,
+    skill_name: object,
+    where: str = "",
+    position: int = 0,
+) -> model.Event:
     """Build an event from a mapping whose `event_type` is text."""
-    return Event(
+    return model.Event(
         event_id=text_or_none(raw.get("event_id")) or where,
         sequence_number=_index(raw.get("sequence_number"), position),
         event_type=storable(raw["event_type"]),
@@ -129,13 +126,13 @@ def event_of(
 
 def execution_of(
     raw: Mapping[str, Any],
-    events: Sequence[Event],
+    events: Sequence[model.Event],
     tokens: tuple[object, object],
     where: str = "",
     position: int = 0,
-) -> Execution:
+) -> model.Execution:
     """Build an execution; `tokens` are the recorded sums for input and output."""
-    return Execution(
+    return model.Execution(
         execution_id=text_or_none(raw.get("execution_id")) or where,
         agent_name=text_or_none(raw.get("agent_name")) or "(unnamed)",
         agent_index=_index(raw.get("agent_index"), position),
@@ -151,8 +148,8 @@ def execution_of(
 
 
 def stage_of(
-    raw: Mapping[str, Any], executions: Sequence[Execution], where: str = "", position: int = 0
-) -> Stage:
+    raw: Mapping[str, Any], executions: Sequence[model.Execution], where: str = "", position: int = 0
+) -> model.Stage:
     """
     Build a stage from a mapping whose `stage_type` is text.
 
@@ -162,7 +159,7 @@ def stage_of(
     declared = whole_number(raw.get("expected_agent_count"))
     if declared is None:
         declared = sum(e.parent_execution_id is None and e.agent_name != "" for e in executions)
-    return Stage(
+    return model.Stage(
         stage_id=text_or_none(raw.get("stage_id")) or where,
         stage_name=text_or_none(raw.get("stage_name")) or stage_type,
         stage_index=_index(raw.get("stage_index"), position),
@@ -176,13 +173,13 @@ def stage_of(
 
 def timeline_of(
     session: Mapping[str, Any],
-    stages: tuple[Stage, ...],
-    tools: tuple[AvailableTool, ...],
+    stages: tuple[model.Stage, ...],
+    tools: tuple[model.AvailableTool, ...],
     labels: dict[str, str],
-    evidence: Evidence,
-) -> Timeline:
+    evidence: model.Evidence,
+) -> model.Timeline:
     """Build the timeline of a session whose `session_id`, `status` and `alert_data` are text."""
-    return Timeline(
+    return model.Timeline(
         session_id=session["session_id"],
         status=session["status"],
         chain_id=name_or_none(session.get("chain_id")),

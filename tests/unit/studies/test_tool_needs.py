@@ -19,7 +19,6 @@ from tarsy_scoring.studies.tool_needs import (
     MOST_NEEDS,
     ChainNeeds,
     Note,
-    ReportBudget,
     ReportJudge,
     find_needs,
 )
@@ -181,14 +180,13 @@ class Fleet:
         pass
 
 
-def judge_of(budget: ReportBudget, fleet: Fleet | None = None) -> ReportJudge:
-    return ReportJudge(None, fleet or Fleet(), budget, 1, "k")  # type: ignore[arg-type]
+def judge_of(left_usd: float, fleet: Fleet | None = None) -> ReportJudge:
+    return ReportJudge(None, fleet or Fleet(), left_usd, 1, "k")  # type: ignore[arg-type]
 
 
 async def test_calls_that_could_cost_too_much_are_not_made() -> None:
     """A call whose cost stays unknown is charged at its maximum."""
-    budget = ReportBudget(1.0)
-    judge = judge_of(budget)
+    judge = judge_of(1.0)
 
     permit = await judge.admit("default", 100, 0.7)
     with pytest.raises(WaitFor, match=r"may cost 0\.7000 USD; 0\.3000 are left of --max-usd"):
@@ -196,14 +194,15 @@ async def test_calls_that_could_cost_too_much_are_not_made() -> None:
     await judge.settle(permit, cost_usd=0.2)
     await judge.settle(await judge.admit("default", 100, 0.7))
 
-    assert budget.left_usd == pytest.approx(0.1)
+    assert judge.left_usd == pytest.approx(0.1)
 
 
 async def test_a_call_that_the_fleet_refuses_costs_nothing() -> None:
-    budget, fleet = ReportBudget(1.0), Fleet()
+    fleet = Fleet()
     fleet.refusals = [WaitFor("full", 1, "rate_limit")]
+    judge = judge_of(1.0, fleet)
 
     with pytest.raises(WaitFor, match="full"):
-        await judge_of(budget, fleet).admit("default", 100, 0.7)
+        await judge.admit("default", 100, 0.7)
 
-    assert budget.left_usd == pytest.approx(1.0)
+    assert judge.left_usd == pytest.approx(1.0)

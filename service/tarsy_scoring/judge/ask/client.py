@@ -89,12 +89,11 @@ class JudgeClient:
         tracing: Tracing = OFF,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        concurrency = settings.max_concurrency or slots
         self.provider = provider
         self.settings = settings
         self.endpoint = Endpoint(provider, settings, api_key, transport)
         self.prices = self.endpoint.prices
-        self._calls = asyncio.Semaphore(concurrency)
+        self._calls = asyncio.Semaphore(settings.max_concurrency or slots)
         self._sleep = sleep
         self._tracing = tracing
 

@@ -141,11 +141,8 @@ def run_anchors(timeout_s: float, as_json: bool) -> None:
             return found.anchors, estimate, []
         await audited(parts.database, "order", command="anchors run", judgements=len(wanted))
         scores = await anchor_sessions.ask(parts.inbox, wanted, found.judges, by=asker())
-        return (
-            found.anchors,
-            estimate,
-            list((await judging.wait_for(parts.reader, scores, timeout_s)).values()),
-        )
+        made = await judging.wait_for(parts.reader, scores, timeout_s)
+        return found.anchors, estimate, list(made.values())
 
     found, estimate, made = run_on_parts(work)
     outstanding = sum(j.is_outstanding for j in made)

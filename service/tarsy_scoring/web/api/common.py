@@ -50,6 +50,14 @@ def no_such_score(score_id: UUID) -> Problem:
     return Problem(404, "Unknown score", f"there is no score {score_id}")
 
 
+async def require_score(context: AppContext, score_id: UUID) -> dict[str, Any]:
+    """The document of a score. Raises: Problem: 404."""
+    document = await context.reader.score(score_id)
+    if document is None:
+        raise no_such_score(score_id)
+    return document
+
+
 async def find_criteria(context: AppContext, criteria_hash: str) -> dict[str, Any] | None:
     """
     Find criteria by hash, stored ones first, else configured ones, which have no first use.

@@ -21,6 +21,7 @@ from tarsy_scoring.web.api.common import (
     find_criteria,
     json_answer,
     no_such_score,
+    require_score,
     scoring_routes,
 )
 from tarsy_scoring.web.context import context_of
@@ -134,7 +135,7 @@ async def ask(
     found, key = await request_score(request, caller, session_id, wanted, idempotency_key)
     text = found.text
     if text is None:
-        text = to_json(await _score(request, found.score_id)).decode()
+        text = to_json(await require_score(context_of(request), found.score_id)).decode()
         if key is not None:
             database = context_of(request).inbox.database
             text = await idempotency.complete_answer(database, key, found.request_id, text)
@@ -155,7 +156,7 @@ async def cancel(request: Request, caller: Admitted, score_id: ScoreId) -> Respo
     """End a pending or in-progress score without a number. The judge's replies so far are kept."""
     context = context_of(request)
     is_cancelled = await context.leases.cancel(score_id, caller.name)
-    document = await _score(request, score_id)
+    document = await require_score(context, score_id)
     status = document["status"]
     if not is_cancelled:
         detail = f"the score {score_id} is {status}: only an open score can be cancelled"
@@ -217,7 +218,7 @@ async def read_history(
 )
 async def read_score(request: Request, score_id: ScoreId) -> Response:
     """One score, whatever the status and purpose."""
-    return json_answer(await _score(request, score_id))
+    return json_answer(await require_score(context_of(request), score_id))
 
 
 @router.get(
@@ -266,10 +267,3 @@ async def read_criteria(request: Request, criteria_hash: CriteriaHash) -> Respon
     if found is None:
         raise Problem(404, "Unknown criteria", "no stored or configured criteria have this hash")
     return json_answer(found | {"is_current": context.policy.is_current(found["name"], criteria_hash)})
-
-
-async def _score(request: Request, score_id: UUID) -> dict[str, Any]:
-    document = await context_of(request).reader.score(score_id)
-    if document is None:
-        raise no_such_score(score_id)
-    return document

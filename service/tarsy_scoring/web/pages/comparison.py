@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
-from tarsy_scoring.web.api.common import no_such_score
+from tarsy_scoring.web.api.common import require_score
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.edge.access import Admitted
 from tarsy_scoring.web.edge.problems import Problem
@@ -33,10 +33,7 @@ async def compare_page(request: Request, _: Admitted) -> HTMLResponse:
         advice = "the address needs the ids of two scores, as in /scores/compare?a=ID&b=ID"
         raise Problem(422, "Malformed address", f"{advice}: {'; '.join(form.faults)}")
     context = context_of(request)
-    reader = context.reader
-    a, b = await asyncio.gather(reader.score(form.query.a), reader.score(form.query.b))
-    if a is None or b is None:
-        raise no_such_score(form.query.a if a is None else form.query.b)
+    a, b = await asyncio.gather(*(require_score(context, one) for one in (form.query.a, form.query.b)))
     if a["session_id"] != b["session_id"]:
         advice = "choose two scores from the history on the page of one session"
         raise Problem(400, "Different sessions", f"the two scores are of different sessions: {advice}")

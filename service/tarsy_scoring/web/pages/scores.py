@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.events import MAX_REFERENCE_CHARACTERS, MAX_URL_CHARACTERS
 from tarsy_scoring.live.events import OF_SESSION_PREFIX
-from tarsy_scoring.web.api.common import SessionId, no_such_score
+from tarsy_scoring.web.api.common import SessionId, require_score
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.edge.access import Admitted
 from tarsy_scoring.web.edge.caller import Caller
@@ -42,9 +42,7 @@ async def score_page(request: Request, caller: Admitted, score_id: UUID) -> HTML
     """One score, whatever the status and purpose."""
     context = context_of(request)
     position = await position_of(context)
-    document = await context.reader.score(score_id)
-    if document is None:
-        raise no_such_score(score_id)
+    document = await require_score(context, score_id)
     return await _score_page(context, caller, document["session_id"], document, position, is_of_session=False)
 
 
@@ -113,7 +111,5 @@ async def cancel(request: Request, caller: Admitted, score_id: UUID) -> Redirect
     """
     context = context_of(request)
     await context.leases.cancel(score_id, caller.name)
-    document = await context.reader.score(score_id)
-    if document is None:
-        raise no_such_score(score_id)
+    document = await require_score(context, score_id)
     return RedirectResponse(f"/sessions/{document['session_id']}", 303)
