@@ -246,14 +246,9 @@ async def _follow(
 
 def _announcement(session: Mapping[str, Any]) -> bytes:
     """The `session-completed` event of a session."""
-    event = {
-        name: session[name] for name in ("session_id", "chain_id", "alert_type", "status", "completed_at")
-    }
-    event |= {
-        "event_id": f"demo-{session['session_id']}",
-        "type": "session.completed",
-        "labels": session.get("labels"),
-    }
+    names = ("session_id", "chain_id", "alert_type", "status", "completed_at")
+    event = {name: session[name] for name in names} | {"labels": session.get("labels")}
+    event |= {"event_id": f"demo-{session['session_id']}", "type": "session.completed"}
     return json.dumps(event).encode()
 
 

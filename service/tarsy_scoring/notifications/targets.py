@@ -218,10 +218,8 @@ def _covers(chains: tuple[str, ...], event: ScoringCompleted) -> bool:
 def _line(event: ScoringCompleted, url: str | None) -> str:
     total = "No total" if event.total_score is None else f"Score {event.total_score} of 100"
     outcome = f", outcome {event.outcome}" if event.outcome else ""
-    session, chain = (
-        _UNUSUAL.sub("?", event.session_id),
-        _UNUSUAL.sub("?", without_invisible(event.chain_id or "(none)")),
-    )
+    session = _UNUSUAL.sub("?", event.session_id)
+    chain = _UNUSUAL.sub("?", without_invisible(event.chain_id or "(none)"))
     flags = f", flags: {', '.join(event.flags)}" if event.flags else ""
     return f"{total}{outcome}: session {session} of chain {chain}{flags}" + (f" {url}" if url else "")
 

@@ -25,7 +25,6 @@ from tarsy_scoring.studies.detection import AnchorJudgement
 State = Literal["judged", "under_way", "lacking", "given_up", "gone", "no_judge"]
 
 SOURCE_ANCHORS = "anchors"
-AUTOMATIC = "anchors"
 # The current judge gave most of these newest scores, so one score by a substitute makes no new judge.
 NEWEST_LOOKED_AT = 5
 EVERY_S = 86_400.0  # between requests for judgements that anchors lack

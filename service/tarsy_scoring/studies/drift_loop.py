@@ -26,7 +26,7 @@ from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.scores.session_list import chains_of_sessions
 from tarsy_scoring.studies import anchors, findings
-from tarsy_scoring.studies.anchors import AUTOMATIC, AnchorStanding, State
+from tarsy_scoring.studies.anchors import SOURCE_ANCHORS, AnchorStanding, State
 from tarsy_scoring.studies.findings import event_of
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.stopping import unless_stopped
@@ -110,7 +110,7 @@ class DriftLoop:
         for state in get_args(State):
             self._metrics.anchor_sessions.labels(state).set(counts[state])
         if due := [a for a in found.anchors if a.is_due]:
-            scores = await anchors.ask(self._inbox, due, found.judges, by=AUTOMATIC)
+            scores = await anchors.ask(self._inbox, due, found.judges, by=SOURCE_ANCHORS)
             log.info(
                 "anchors.asked", judgements=len(scores), judges=[j.fingerprint[:12] for j in found.judges]
             )

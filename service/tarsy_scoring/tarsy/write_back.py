@@ -308,10 +308,8 @@ async def _announce(score: Score, stage_index: int, connection: Connection) -> N
     deletes the rows of a session a minute after the end; a row of a later score would stay for hours, and
     deleting it takes one more grant.
     """
-    common = {
-        "session_id": score["session_id"],
-        "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
-    }
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    common = {"session_id": score["session_id"], "timestamp": now}
     stage: dict[str, Any] = common | {
         "type": "stage.status",
         "stage_id": score["stage_id"],

@@ -22,19 +22,8 @@ from pydantic_core import from_json
 from tarsy_scoring import errors
 from tarsy_scoring.config.settings import DEFAULT_MAX_SESSION_BYTES, Settings
 from tarsy_scoring.events import SESSION_ID_PATTERN
-from tarsy_scoring.timeline import parsing
+from tarsy_scoring.timeline import model, parsing
 from tarsy_scoring.timeline.evidence import take_stock
-from tarsy_scoring.timeline.model import (
-    SHOWN_STAGE_TYPES,
-    AvailableTool,
-    Event,
-    Execution,
-    FoundSession,
-    Stage,
-    Timeline,
-    TimelineSource,
-    require_terminal,
-)
 from tarsy_scoring.timeline.text import storable
 
 _T = TypeVar("_T")
@@ -52,7 +41,7 @@ class SessionFiles:
         self._directory = directory
         self._max_session_bytes = max_session_bytes
 
-    async def fetch_timeline(self, session_id: str) -> Timeline:
+    async def fetch_timeline(self, session_id: str) -> model.Timeline:
         """See `TimelineSource`."""
         path = self._directory / f"{session_id}.json"
         if SESSION_ID_PATTERN.fullmatch(session_id) is None:
@@ -72,17 +61,17 @@ class SessionFiles:
             raise BrokenSessionFile(f"{path} holds the session {found.session_id}")
         return found
 
-    def _read_inside(self, path: Path) -> Timeline:
+    def _read_inside(self, path: Path) -> model.Timeline:
         real = Path(os.path.realpath(path, strict=True))  # for links in a circle `resolve` has no OSError
         if not real.is_relative_to(self._directory.resolve()):
             raise errors.SessionNotFound(f"{path} leads out of {self._directory}")
         return _read(real, self._max_session_bytes)
 
-    async def find_session(self, session_id: str) -> FoundSession:
+    async def find_session(self, session_id: str) -> model.FoundSession:
         """See `TimelineSource`."""
         return _found(await self.fetch_timeline(session_id))
 
-    async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
+    async def finished_sessions(self, since: datetime) -> AsyncIterator[model.FoundSession]:
         """
         See `TimelineSource`.
 
@@ -133,7 +122,7 @@ class SessionFiles:
         """Do nothing: this source holds no connection."""
 
 
-def open_session_files(settings: Settings) -> TimelineSource:
+def open_session_files(settings: Settings) -> model.TimelineSource:
     """
     Open the folder that `SCORING_TIMELINE_DIR` names.
 
@@ -172,14 +161,14 @@ class NotASessionFile(Exception):
     """The content is not a session; the message says why."""
 
 
-def _read(path: Path, max_bytes: int) -> Timeline:
+def _read(path: Path, max_bytes: int) -> model.Timeline:
     if not stat.S_ISREG(path.stat().st_mode):  # a pipe in the folder would be read without end
         raise NotASessionFile("it is not a regular file")
     return _timeline(_load(path, max_bytes))
 
 
-def _found(timeline: Timeline) -> FoundSession:
-    return FoundSession(timeline.session_id, timeline.chain_id, timeline.status, timeline.completed_at)
+def _found(timeline: model.Timeline) -> model.FoundSession:
+    return model.FoundSession(timeline.session_id, timeline.chain_id, timeline.status, timeline.completed_at)
 
 
 def _load(path: Path, max_bytes: int) -> dict[str, Any]:
@@ -199,7 +188,7 @@ def _load(path: Path, max_bytes: int) -> dict[str, Any]:
         raise NotASessionFile(f"not JSON in UTF-8 that can be read ({error})") from error
 
 
-def parse_session(session: object) -> Timeline:
+def parse_session(session: object) -> model.Timeline:
     """
     Build a timeline from a session file's JSON.
 
@@ -222,13 +211,13 @@ def _checked(session: object) -> dict[str, Any]:
     if raw.get("deleted_at") is not None:
         raise errors.SessionNotFound(f"the session {session_id} was deleted")
     status = _required(raw, "status", str)
-    require_terminal(session_id, status)
+    model.require_terminal(session_id, status)
     _required(raw, "alert_data", str)
     _required(raw, "stages", list)
     return raw
 
 
-def _timeline(raw: dict[str, Any]) -> Timeline:
+def _timeline(raw: dict[str, Any]) -> model.Timeline:
     parser = _Parser()
     stages = parser.stages(raw["stages"])
     for key, kind in (("final_analysis", "final_analysis"), ("executive_summary", "events")):
@@ -260,18 +249,18 @@ class _Parser:
         self.losses: list[tuple[str, str]] = []
         self.unread_results: set[str] = set()
 
-    def stages(self, raw: list[Any]) -> tuple[Stage, ...]:
+    def stages(self, raw: list[Any]) -> tuple[model.Stage, ...]:
         found = []
         stages = self._items(raw, "stages", "", lambda stage: isinstance(stage.get("stage_type"), str))
         for where, position, item in stages:
             losses_before = len(self.losses)
             stage = parsing.stage_of(item, self._executions(item.get("executions"), where), where, position)
-            if stage.stage_type not in SHOWN_STAGE_TYPES:
+            if stage.stage_type not in model.SHOWN_STAGE_TYPES:
                 del self.losses[losses_before:]  # only what the judge would see can be missing
             found.append(stage)
         return tuple(sorted(found, key=lambda s: (s.stage_index, s.stage_id)))
 
-    def _executions(self, raw: object, stage: str) -> list[Execution]:
+    def _executions(self, raw: object, stage: str) -> list[model.Execution]:
         found = []
         for where, position, item in self._items(raw, "executions", stage):
             events = self._events(item.get("events"), where)
@@ -279,12 +268,12 @@ class _Parser:
             found.append(parsing.execution_of(item, events, tokens, where, position))
         return sorted(found, key=lambda e: (e.agent_index, e.execution_id))
 
-    def _events(self, raw: object, execution: str) -> list[Event]:
+    def _events(self, raw: object, execution: str) -> list[model.Event]:
         items = self._items(raw, "events", execution, _is_event)
         found = [self._event(item, position, where) for where, position, item in items]
         return sorted(found, key=lambda e: e.sequence_number)
 
-    def _event(self, raw: dict[str, Any], position: int, where: str) -> Event:
+    def _event(self, raw: dict[str, Any], position: int, where: str) -> model.Event:
         metadata = raw.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
         tool = parsing.tool_call(metadata) if raw["event_type"] == "llm_tool_call" else None
@@ -318,7 +307,7 @@ def _is_event(raw: dict[str, Any]) -> bool:
     return isinstance(kind, str) and (kind == "llm_tool_call" or isinstance(raw.get("content"), str))
 
 
-def _tools(raw: object) -> tuple[AvailableTool, ...]:
+def _tools(raw: object) -> tuple[model.AvailableTool, ...]:
     found = [t for t in raw if isinstance(t, dict)] if isinstance(raw, list) else []
     return tuple(
         parsing.available_tool(

@@ -58,10 +58,8 @@ def usage_of(reported: object) -> ReplyUsage:
     cached = _count(usage, "cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
     if read is not None and "prompt_tokens" not in usage:  # Anthropic: the input without what the cache holds
         read += sum(_count(usage, f"cache_{kind}_input_tokens") or 0 for kind in ("read", "creation"))
-    written, reasoning = (
-        _count(usage, "completion_tokens", "output_tokens"),
-        _count(usage, "reasoning_tokens"),
-    )
+    written = _count(usage, "completion_tokens", "output_tokens")
+    reasoning = _count(usage, "reasoning_tokens")
     if read is not None and written is not None:
         written = max(written, (_count(usage, "total_tokens") or 0) - read)
     return ReplyUsage(read, cached, written, reasoning)

@@ -33,7 +33,6 @@ from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, ScoreRe
 router = scoring_routes("scores")
 
 _PLACE = TypeAdapter(tuple[Time, UUID])  # time and id after which a history page begins
-MAX_REQUESTS_SHOWN = 1000
 # `:path`: an encoded slash makes a malformed id (422), and not another address.
 SESSION = "/sessions/{session_id:path}"
 
@@ -247,7 +246,7 @@ async def read_requests(
     The requests with this event id, at most 1000. A request over HTTP has its
     `Idempotency-Key` as event id, else the `request_id`.
     """
-    found = await context_of(request).inbox.requests_of_event(event_id, MAX_REQUESTS_SHOWN)
+    found = await context_of(request).inbox.requests_of_event(event_id)
     if not found:
         raise Problem(404, "Unknown event", "no request has this event id; refused events are dead letters")
     return json_answer(
