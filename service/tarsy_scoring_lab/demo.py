@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median_low
+from statistics import median
 from typing import Any, Literal
 
 import aiohttp
@@ -270,7 +270,7 @@ def _summarise(console: Console, sessions: int, ended: Collection[Mapping[str, A
     totals = sorted(event["total_score"] for event in scored)
     console.print(f"\n{len(totals)} of {sessions} sessions scored")
     if totals:
-        console.print(f"median {median_low(totals)}, lowest {totals[0]}, highest {totals[-1]}")
+        console.print(f"median {median(totals):g}, lowest {totals[0]}, highest {totals[-1]}")
     console.print(_tokens_and_cost([event["usage"] for event in scored]))
     return 0 if len(totals) == sessions else 1
 

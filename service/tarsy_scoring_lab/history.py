@@ -91,7 +91,7 @@ class Filled:
                 "both causes, separated by 40 anchors: the judge changed, and the agents changed about when v2 came"
             ),
             "/missing-tools": (
-                f"{BUILT_TOOL} was built on {tool} and is no longer asked for; {WANTED_TOOL} is what to build next"
+                f"{BUILT_TOOL} was built on {tool} and is hardly asked for since; {WANTED_TOOL} is what to build next"
             ),
             "/review": "label the ten sessions judged just now, one after the other; below, how far people agreed with judges",
         }

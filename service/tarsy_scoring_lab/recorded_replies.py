@@ -12,7 +12,7 @@ from typing import Any
 
 from tarsy_scoring.timeline.clean.injection import INSTRUCTION_REMOVED
 from tarsy_scoring.timeline.files import parse_session
-from tarsy_scoring.timeline.render.context import build_context
+from tarsy_scoring.timeline.render.context import REFERENCE_NOTICE, build_context
 from tarsy_scoring.timeline.render.fence import new_nonce
 from tarsy_scoring_lab.scripted_replies import Messages, Task, read_transcript
 
@@ -42,9 +42,11 @@ class RecordedReplies:
 
     def reply_to(self, task: Task, messages: Messages) -> str | None:
         """
-        The recorded reply; None for other sessions, criteria with other bands, answers in JSON, and
-        reminders.
+        The recorded reply; None for other sessions, criteria with other bands, answers in JSON, reminders,
+        and judgements against a reference.
         """
+        if any(REFERENCE_NOTICE in content for _, content in messages):
+            return None
         replies = self._by_alert.get(task.transcript.alert, {})
         if task.schema is not None or task.bands != _BANDS:
             return None

@@ -186,11 +186,14 @@ def test_the_chart_refers_to_secrets_and_creates_none(chart: Objects) -> None:
 
 @pytest.mark.parametrize(
     ("components", "secrets"),
-    [({"worker", "test"}, {"OPENAI_API_KEY", "SPARE_KEY"}), ({"intake"}, {"SCORING_WRITE_BACK_DATABASE_URL"})],
+    [
+        ({"worker", "test"}, {"OPENAI_API_KEY", "SPARE_KEY"}),
+        ({"intake", "worker", "test"}, {"SCORING_WRITE_BACK_DATABASE_URL"}),
+    ],
     ids=["the judge's keys", "write-back"],
 )
 def test_few_components_have_a_secret(charts: dict[str, Objects], components: set[str], secrets: set[str]) -> None:
-    """Workers alone ask a judge; `helm test` sees whether they have what they need."""
+    """Workers alone ask a judge, and write as intake does where a chain has `memory`; `helm test` sees what they have."""
     holders = {
         item["metadata"]["name"]
         for item, _, container in charts["everything"].containers()

@@ -231,6 +231,8 @@ async def test_a_source_that_cannot_be_read() -> None:
     settings = load_settings({"SCORING_TIMELINE_SOURCE": "tarsy-db", "SCORING_TIMELINE_DATABASE_URL": url})
 
     assert "connection refused" in the_fault(await run_checks(source_checks(settings)), "source")
+    settings = load_settings({"SCORING_WRITE_BACK_DATABASE_URL": url})
+    assert "connection refused" in the_fault(await run_checks(source_checks(settings)), "write_back")
 
 
 async def test_a_judge_that_refuses_the_key(judge: ScriptedJudge, monkeypatch: pytest.MonkeyPatch) -> None:

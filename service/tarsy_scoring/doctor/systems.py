@@ -16,6 +16,7 @@ from tarsy_scoring.kafka.publisher import MAX_REQUEST_BYTES
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.memory.tables import check_models, open_memories
 from tarsy_scoring.tarsy.reviews import open_reviews
+from tarsy_scoring.tarsy.write_back import open_write_back_tarsy
 from tarsy_scoring.telemetry.stopping import closing
 from tarsy_scoring.timeline.sources import open_timeline_source
 
@@ -95,7 +96,7 @@ class _BrokerLooks:
 
 
 def source_checks(settings: Settings) -> list[Check]:
-    """The checks of the timeline source, and of the reviews that a bridge reads."""
+    """The checks of the timeline source, of the reviews that a bridge reads, and of the write-back."""
 
     async def source() -> str:
         if settings.timeline_source is None:
@@ -110,8 +111,17 @@ def source_checks(settings: Settings) -> list[Check]:
         async with closing(tarsy), tarsy.transaction():
             return "reviews in TARSy can be read"
 
-    has_database = settings.timeline_database_url is not None
-    return [Check("source", source), *([Check("reviews", reviews, ["source"])] if has_database else [])]
+    async def write_back() -> str:
+        tarsy = open_write_back_tarsy(settings)
+        async with closing(tarsy), tarsy.transaction():
+            return "scores can be written back"
+
+    checks = [Check("source", source)]
+    if settings.timeline_database_url is not None:
+        checks.append(Check("reviews", reviews, ["source"]))
+    if settings.write_back_database_url is not None:
+        checks.append(Check("write_back", write_back))
+    return checks
 
 
 def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
