@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-containers attack check fast golden history judge-bench audit stack bench schemas screenshots docs docs-serve packages requirements clean
+.PHONY: help demo test test-all test-containers test-cluster attack check fast golden history judge-bench audit stack bench schemas screenshots docs docs-serve packages requirements clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test-all: test  ## all tests: also chaos, attacks, browsers, deployment, secured
 test-containers: $(VENV)/.dev  ## the image, docker-compose.yml and testcontainers on an engine of its own; needs root, docker.io, mmdebstrap, Go
 	@tests/containers/engine.sh prepare || { echo "skipped: no engine with base images can be made here, see above"; exit 0; }; \
 	  tests/containers/engine.sh test tests/containers tests/system/test_happy_path.py $(ARGS)
+
+test-cluster: $(VENV)/.dev  ## the chart in a Kubernetes of its own; builds it first, half an hour; needs root, docker.io, Debian's etcd-server, Go
+	@tests/cluster/cluster.sh test tests/cluster $(ARGS)
 
 attack: $(VENV)/.dev  ## attack a running installation from outside: requests, sessions, judges, messages
 	@$(BIN)/python -m pytest tests/attack $(ARGS)

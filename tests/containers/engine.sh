@@ -3,6 +3,7 @@
 #
 #   engine.sh prepare    make base images and Docker Compose once, in ~/.cache/tarsy-scoring/containers; exit status 1: what
 #                        that lacks here, on standard error
+#   engine.sh save FILE  build the images of this checkout, and write them with the base images into an archive
 #   engine.sh test ...   build the images of this checkout, run pytest with these arguments beside the engine, stop it
 #
 # Base images come from this machine's Debian packages, Kafka and Compose from Maven and Go: no image registry is asked.
@@ -12,6 +13,7 @@ cd "$(dirname "$0")"
 here=$PWD checkout=$(cd ../.. && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/tarsy-scoring/containers
 compose=$cache/docker-compose-2.40.3
+prepared=$cache/prepared-$(cat images/* engine.sh | sha256sum | cut -c 1-12)
 export DOCKER_HOST=unix://$cache/docker.sock DOCKER_BUILDKIT=0 namespace=tarsy-scoring-tests
 
 lacks() {
@@ -65,7 +67,7 @@ prepare() {
      go build -trimpath -ldflags '-s -w' -o "$compose.new" github.com/docker/compose/v2/cmd) 2>/dev/null
     mv "$compose.new" "$compose"
   fi
-  [ ! -e "$cache/prepared" ] || return 0
+  [ ! -e "$prepared" ] || return 0
   trap stop EXIT
   engine build
   if ! docker image inspect root &>/dev/null; then
@@ -82,21 +84,29 @@ prepare() {
   mvn -q -B dependency:copy "-Dartifact=org.apache.kafka:kafka-tools:${kafka##*-}" "-DoutputDirectory=$cache/images/libraries"
   image --target python --tag python:3.11.16-slim-bookworm "$cache/images"
   image --target postgres --tag postgres:16.15-bookworm --tag postgres:18-alpine "$cache/images"
+  image --target pause --tag pause:local "$cache/images"
   image --target kafka --tag apache/kafka:4.1.2 --tag confluentinc/cp-kafka:7.6.0 "$cache/images"
   engine run
-  touch "$cache/prepared"
+  touch "$prepared"
 }
 
-run_tests() {
+build_images() {
   prepare
-  exec 9> "$cache/lock"
-  flock 9
   trap stop EXIT
   engine build
   for target in service extras lab; do
     image --target $target --tag "tarsy-scoring${target/#/-}:local" "$checkout"
   done
   docker tag tarsy-scoring-service:local tarsy-scoring:local
+}
+
+save() {
+  build_images
+  docker save --output "$1" tarsy-scoring:local tarsy-scoring-extras:local tarsy-scoring-lab:local pause:local postgres:16.15-bookworm apache/kafka:4.1.2
+}
+
+run_tests() {
+  build_images
   engine run
   export PATH=$cache:$PATH TESTCONTAINERS_RYUK_DISABLED=true COMPOSE_PROGRAM=$compose
   cd "$checkout"
@@ -105,6 +115,7 @@ run_tests() {
 
 case ${1:-} in
   prepare) lacks; prepare ;;
+  save) shift; lacks; save "$@" ;;
   test) shift; lacks; run_tests "$@" ;;
-  *) sed -n '2,10s/^# \{0,1\}//p' "$here/engine.sh"; exit 2 ;;
+  *) sed -n '2,11s/^# \{0,1\}//p' "$here/engine.sh"; exit 2 ;;
 esac
