@@ -12,7 +12,7 @@ from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
 from infrastructure import Postgres, wait_until
 from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.postgres import database as database_module
+from tarsy_scoring.postgres import transactions
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.telemetry.metrics import Metrics
 
@@ -52,7 +52,7 @@ async def test_scores_wait_for_commits_that_wait_for_a_standby(
     database_url: str, wait_for_standbys: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a commit is broken off by its client and kept by the server. No claim of that kind burns an attempt."""
-    monkeypatch.setattr(database_module, "COMMAND_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(transactions, "COMMAND_TIMEOUT_S", 0.5)
     ids, judge = [f"session-{n}" for n in range(6)], ReadyJudge()
     async with open_service(database_url) as service:
         for session_id in ids:
