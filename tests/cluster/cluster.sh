@@ -35,7 +35,7 @@ build() {
 }
 
 inside() { nsenter --net=/run/netns/$namespace "$@"; }
-start() { local name=$1; shift; inside "$@" &> "$run/$name.log" & echo $! >> "$run/pids"; }
+start() { local name=$1; shift; nsenter --net=/run/netns/$namespace "$@" &> "$run/$name.log" & echo $! >> "$run/pids"; }
 answers() {
   for _ in $(seq 240); do
     "$@" &> /dev/null && return

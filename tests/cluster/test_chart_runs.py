@@ -42,6 +42,11 @@ def helm(*arguments: str, wait: bool = True) -> str:
     return run("helm", *arguments, *(("--wait", "--timeout", f"{PATIENCE_S:.0f}s") if wait else ()))
 
 
+def claim_sessions(namespace: str) -> None:
+    claim = (HERE / "claim.yaml").read_text().replace("FOLDER", str(FOLDER)).replace("NAMESPACE", namespace)
+    run("kubectl", "apply", "-f", "-", given=claim)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def kinds() -> None:
     run("kubectl", "apply", "-f", str(HERE / "kinds.yaml"))
@@ -56,6 +61,8 @@ def test_a_value_set_comes_and_goes(values: str) -> None:
     run("kubectl", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     if values.startswith("secured"):
         run("kubectl", "-n", namespace, "create", "serviceaccount", "scoring")
+    if values.startswith("tokens"):
+        claim_sessions(namespace)
     before = run("kubectl", "-n", namespace, "get", OURS, "-o", "name")
     # Helm waits for the address of a load balancer, which nobody gives here.
     release = (
@@ -111,7 +118,8 @@ class Release:
 def release() -> Iterator[Release]:
     owner = yaml.safe_dump((ROOT / "compose" / "create-owner.sql").read_text(), default_style='"', width=10**6)
     around = (HERE / "around.yaml").read_text().replace('"OWNER"', owner.strip())
-    run("kubectl", "apply", "-f", "-", given=around.replace("SESSIONS", str(FOLDER)))
+    run("kubectl", "apply", "-f", "-", given=around)
+    claim_sessions("scoring")
     run("kubectl", "-n", "around", "wait", "--for=condition=Ready", "pods", "--all", f"--timeout={PATIENCE_S:.0f}s")
     helm("install", *Release.arguments)
     yield Release()
