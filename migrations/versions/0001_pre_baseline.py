@@ -1,7 +1,5 @@
 """
-All tables, by subject.
-
-Until the first release, a change of a table edits this revision; after it, each change is a new revision.
+All tables of 1.0.0, by subject. Each later change is a new revision.
 
 Phase: pre (additive; run before the version that needs it).
 """
