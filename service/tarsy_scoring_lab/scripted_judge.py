@@ -36,6 +36,9 @@ FaultKind = Literal[
 ]
 
 
+UNRECORDED = "I replay recorded judgements, and none answers this; set OPENAI_API_KEY for a live model."
+
+
 @dataclass(slots=True)
 class Fault:
     """
@@ -77,7 +80,7 @@ class ScriptedJudge:
     `requests` holds the last 256 request bodies. `calls_by_turn` counts the calls of each turn.
 
     Args:
-        recorded: Replies that it gives instead of made-up ones where it has one for a session.
+        recorded: Replies that it gives instead of made-up ones; it refuses what none answers.
         host: Address that it listens on. It has no access control.
         port: 0 takes a free port.
         latency_s: Wait before each answer.
@@ -167,8 +170,8 @@ class ScriptedJudge:
         while fault is not None and fault.kind == "latency":
             await asyncio.sleep(fault.seconds)
             fault = self._take_fault(call)
-        recorded = self._recorded.reply_to(call.task, call.messages) if self._recorded else None
-        reply = recorded or write_reply(call.task)
+        recorded = self._recorded
+        reply = recorded.reply_to(call.task, call.messages) if recorded else write_reply(call.task)
         answer = {
             "id": f"chatcmpl-{self.calls}",
             "object": "chat.completion",
@@ -178,12 +181,16 @@ class ScriptedJudge:
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": reply, "refusal": None},
+                    "message": {
+                        "role": "assistant",
+                        "content": reply,
+                        "refusal": None if reply else UNRECORDED,
+                    },
                     "finish_reason": "stop",
                     "logprobs": None,
                 }
             ],
-            "usage": _usage(call.messages, reply),
+            "usage": _usage(call.messages, reply or UNRECORDED),
         }
         return await _send(answer, fault)
 
