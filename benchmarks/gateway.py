@@ -285,7 +285,7 @@ async def measure(asked: Asked) -> dict[str, Any]:
     async with contextlib.AsyncExitStack() as started:
         folder = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="tarsy-scoring-bench-")))
         stack = await started.enter_async_context(Stack())
-        env = stack.env | {"SCORING_API_PORT": "0", "SCORING_METRICS_PORT": "0", "SCORING_LOG_FORMAT": "json"}
+        env = stack.env | {"SCORING_API_PORT": "0", "SCORING_METRICS_PORT": "0", "SCORING_LOG_FORMAT": "console"}
         await asyncio.to_thread(migrate.migrate, env["SCORING_DATABASE_URL"])
         settings = load_settings(env)
         await ensure_topics(settings, [settings.topic_scoring_events])
