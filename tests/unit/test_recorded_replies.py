@@ -10,7 +10,7 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.read.extraction import extract_outcome, extract_total
 from tarsy_scoring.scoring.offline import plan_judgement
 from tarsy_scoring.timeline.files import parse_session
-from tarsy_scoring.timeline.render.context import build_context
+from tarsy_scoring.timeline.render.context import REFERENCE_NOTICE, build_context
 from tarsy_scoring_lab.recorded_replies import RecordedReplies, example_sessions
 from tarsy_scoring_lab.scripted_replies import Messages, read_task
 
@@ -43,14 +43,16 @@ def test_each_example_has_both_turns(session: dict[str, Any]) -> None:
 
 
 def test_the_example_with_orders_to_the_judge_has_another_reply_where_they_are_masked() -> None:
-    (session,) = (each for each in example_sessions() if each["session_id"] == "demo-hostile-logs")
     """Also in the alert, by which the reply is found."""
+    (session,) = (each for each in example_sessions() if each["session_id"] == "demo-hostile-logs")
     context = build_context(parse_session(session), "0123456789abcdef", 100_000, mask_injections=True)
     masked = [(m.role, m.content) for m in REGISTRY.get("investigation").open_conversation(context)]
     assert reply_to(masked) not in (None, reply_to(opening(session)))
 
 
-def test_other_sessions_and_other_criteria_have_none() -> None:
+def test_other_sessions_other_criteria_and_references_have_none() -> None:
     session = example_sessions()[0]
     assert reply_to(opening(session, "investigation-methodology")) is None
     assert reply_to(opening(session | {"alert_data": json.dumps({"alert": "another"})})) is None
+    *before, (role, content) = opening(session)
+    assert reply_to([*before, (role, content + REFERENCE_NOTICE)]) is None

@@ -147,12 +147,8 @@ def judge_checks(settings: Settings, *, with_judge: bool) -> list[Check]:
 
     async def memory() -> str:
         tarsy, clients = open_memories(settings), create_clients(settings)
-        try:
+        async with closing(tarsy, *clients.values()):
             return await check_models(tarsy, settings, clients)
-        finally:
-            await tarsy.close()
-            for client in clients.values():
-                await client.close()
 
     remembers = settings.config.memories and settings.write_back_database_url
     return [Check("judge", judge), *([Check("memory", memory, ["judge"])] if remembers else [])]
