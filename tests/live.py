@@ -15,6 +15,7 @@ from tarsy_scoring.kafka.consumer import Record
 from tarsy_scoring.live.client import GatewayLimits
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.telemetry.http_server import TRANSPORT
 from tarsy_scoring.telemetry.metrics import Metrics
 
 WAIT_S = 30.0
@@ -23,29 +24,35 @@ MARK = "end-of-answers-"  # no channel has such a name
 
 class FakeSocket:
     """
-    WebSocket peer that accepts messages while `reading` is set, and sends those that a test passes to `say`.
+    WebSocket peer, and the transport to it, with room while `reading` is set; sends what a test passes to `say`.
 
     Attributes:
         closed: Close code and reason, once the gateway has closed the connection.
-        texts: The texts that it received, not copies.
+        received: All messages, in order, with the replies that `answer` asked for.
     """
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
+        self.scope = {"extensions": {TRANSPORT: self}}
+        self.received: list[dict[str, Any]] = []
         self.closed: tuple[int, str] | None = None
         self.reading = asyncio.Event()
         self.reading.set()
         self._said: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._is_gone = False
-        self._marks = 0
 
     # --- the gateway's side
 
-    async def send_text(self, text: str) -> None:
-        await self.reading.wait()
-        if self._is_gone:
-            raise ConnectionResetError
-        self.texts.append(text)
+    def get_write_buffer_size(self) -> int:
+        return 0 if self.reading.is_set() else 1
+
+    def is_closing(self) -> bool:
+        return self._is_gone
+
+    def write(self, data: bytes) -> None:
+        while data:
+            begin, end = (2, 2 + data[1]) if data[1] < 126 else (4, 4 + int.from_bytes(data[2:4], "big"))
+            self.received.append(from_json(data[begin:end]))
+            data = data[end:]
 
     async def receive(self) -> dict[str, Any]:
         said = await self._said.get()
@@ -63,7 +70,6 @@ class FakeSocket:
 
     def leave(self) -> None:
         self._is_gone = True
-        self.reading.set()
         self._said.put_nowait(None)
 
     @property
@@ -74,7 +80,7 @@ class FakeSocket:
     @property
     def messages(self) -> list[dict[str, Any]]:
         """All messages it received, in order, without the replies that `answer` asked for."""
-        return [m for m in self._everything() if not m.get("channel", "").startswith(MARK)]
+        return [m for m in self.received if not m.get("channel", "").startswith(MARK)]
 
     @property
     def positions(self) -> list[int]:
@@ -87,14 +93,10 @@ class FakeSocket:
 
         The gateway answers requests in order, so the answer to one extra request comes after all others.
         """
-        self._marks += 1
-        mark = f"{MARK}{self._marks}"
+        mark = f"{MARK}{len(self.received)}"
         self.say({"action": "subscribe", "channel": mark})
-        await wait_until(lambda: any(m.get("channel") == mark for m in self._everything()), WAIT_S, "the answers")
+        await wait_until(lambda: any(m.get("channel") == mark for m in self.received), WAIT_S, "the answers")
         return self.messages
-
-    def _everything(self) -> list[dict[str, Any]]:
-        return [from_json(text) for text in self.texts]
 
 
 def unplaced(metrics: Metrics | None = None, **limits: Any) -> Gateway:

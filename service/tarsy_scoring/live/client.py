@@ -2,7 +2,8 @@
 One connected WebSocket client: requests, bounded queue, and how the connection ends.
 
 Laws. The gateway never waits for a client: `offer` returns at once, and a client whose queue is full is
-disconnected with a code that means "reconnect and catch up". A chunk for many clients is encoded once.
+disconnected with a code that means "reconnect and catch up". A chunk for many clients is encoded once, and
+written at once.
 """
 
 import asyncio
@@ -14,9 +15,11 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.frames import Frame, Opcode
 
 from tarsy_scoring.limits.token_bucket import TokenBucket
 from tarsy_scoring.live.events import LiveEvent
+from tarsy_scoring.telemetry.http_server import TRANSPORT
 
 
 class CloseReason(Enum):
@@ -67,6 +70,7 @@ class GatewayLimits:
 
 DEFAULT_LIMITS = GatewayLimits()
 GONE = (WebSocketDisconnect, RuntimeError, OSError)  # what a send raises when the peer has left
+ROOM_S = 0.05  # between two looks whether a slow client has taken what its connection holds
 CHANNEL_MAX = 300  # characters; a session id has at most 255
 
 
@@ -119,8 +123,8 @@ class Chunk:
     """Messages that are sent together, one frame each; encoded once and shared by all their recipients."""
 
     def __init__(self, messages: Sequence[bytes]) -> None:
-        self.texts = [message.decode() for message in messages]
-        self.size_bytes = sum(map(len, messages))
+        self.events, self.size_bytes = len(messages), sum(map(len, messages))
+        self.frames = b"".join(Frame(Opcode.TEXT, message).serialize(mask=False) for message in messages)
 
 
 class Client:
@@ -138,6 +142,7 @@ class Client:
         self, socket: WebSocket, limits: GatewayLimits, is_revoked: Callable[[], bool] = lambda: False
     ) -> None:
         self.socket = socket
+        self._transport: asyncio.Transport = socket.scope["extensions"][TRANSPORT]
         self.is_revoked = is_revoked
         self.channels: set[str] = set()
         self.requests: asyncio.Queue[ClientRequest] = asyncio.Queue(limits.messages_at_once)
@@ -180,14 +185,16 @@ class Client:
         """Send the chunk after all earlier ones; closes the connection if the queue is full."""
         if self.closing.done():
             return
-        events, size_bytes = self._queued_events + len(chunk.texts), self._queued_bytes + chunk.size_bytes
+        if not self._queue and self._write(chunk):
+            return
+        events, size_bytes = self._queued_events + chunk.events, self._queued_bytes + chunk.size_bytes
         if self._queue and (events > self._limits.queue_events or size_bytes > self._limits.queue_bytes):
             self.end(CloseReason.SLOW)
             return
         self._queue.append(chunk)
         self._queued_events, self._queued_bytes = events, size_bytes
         if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write())
+            self._writer = asyncio.create_task(self._write_queue())
 
     def send_message(self, message: Mapping[str, Any]) -> None:
         """Offer one message of the protocol."""
@@ -224,19 +231,23 @@ class Client:
             await asyncio.wait([self._writer])
         self._drop_queue()
 
-    async def _write(self) -> None:
-        try:
-            while self._queue:
-                chunk = self._queue[0]  # removed only after it was sent, so that `offer` cannot overtake it
-                for text in chunk.texts:
-                    await self.socket.send_text(text)
-                if self._queue:  # `end` may have dropped it meanwhile
-                    self._queue.popleft()
-                    self._queued_events -= len(chunk.texts)
-                    self._queued_bytes -= chunk.size_bytes
-                    self._has_room.set()
-        except GONE:
-            self._drop_queue()  # the receiving task sees that the connection ended, too
+    def _write(self, chunk: Chunk) -> bool:
+        """Write the chunk if the connection's buffer is empty; returns whether it did, or the peer has left."""
+        if self._transport.is_closing():
+            return True  # the receiving task sees it, too
+        if self._transport.get_write_buffer_size():
+            return False
+        self._transport.write(chunk.frames)
+        return True
+
+    async def _write_queue(self) -> None:
+        while self._queue:
+            await asyncio.sleep(ROOM_S)
+            while self._queue and self._write(self._queue[0]):
+                chunk = self._queue.popleft()
+                self._queued_events -= chunk.events
+                self._queued_bytes -= chunk.size_bytes
+                self._has_room.set()
 
     def _drop_queue(self) -> None:
         self._queue.clear()

@@ -57,9 +57,6 @@ GAP_S = 0.05  # wait for a missing event; partitions of one broker are a few ms 
 POLL_S = 1.0
 CLOSE_S = 5.0
 REVOKED_S = 5.0  # between two looks for clients whose token is no longer valid
-# Longest pause between deliveries. A delivery costs each client the same for one event as for ten, so the
-# pause is as long as the delivery was.
-GATHER_S = 0.02
 
 
 class Gateway:
@@ -187,10 +184,8 @@ class Gateway:
             if now < due_at:
                 await _in_time(self._arrived.wait(), due_at - now)
                 self._arrived.clear()
-                began = time.monotonic()
                 if self.deliver():
                     read_at = time.monotonic()  # while events come in order, none is missing
-                    await asyncio.sleep(min(read_at - began, GATHER_S))
                 continue
             try:
                 has_more = await self.read_missing()

@@ -26,6 +26,9 @@ BACKLOG = 2048
 # The kernel would buffer up to 4 MB for each WebSocket that does not read; this holds a second of events.
 SEND_BUFFER_BYTES = 131_072
 HEAD_END = b"\r\n\r\n"
+# ASGI extension of WebSockets: the transport, for frames that many clients get. uvicorn would encode each message
+# for each client, and call the kernel for each.
+TRANSPORT = "tarsy_scoring.transport"
 _Peer = tuple[Any, ...]  # address and port; empty: unknown
 # A line that ends without CR, or is folded: a proxy may find other headers in the head than h11 does.
 _LOOSE_LINE = re.compile(rb"(?<!\r)\n|\n[ \t]")
@@ -71,6 +74,7 @@ def bounded_server(app: ASGIApp, **options: Any) -> uvicorn.Server:
             return await app(scope, receive, send)
         connection.head_arrived()
         if scope["type"] == "websocket":  # uvicorn has replaced the protocol: `connection` learns no more
+            scope["extensions"][TRANSPORT] = connection.transport
             connection.forget()
         try:
             return await app(scope, receive, send)
@@ -121,7 +125,7 @@ class _Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         if name := transport.get_extra_info("peername"):
             self._peer = (name[0], name[1])
         self._connections[self._peer] = self
@@ -170,7 +174,7 @@ class _Connection(asyncio.Protocol):
     def _start_deadline(self) -> None:
         if self._deadline is None:
             loop = asyncio.get_running_loop()
-            self._deadline = loop.call_later(HEAD_TIMEOUT_S, self._transport.abort)
+            self._deadline = loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
 
     def _stop_deadline(self) -> None:
         if self._deadline is not None:
@@ -179,5 +183,5 @@ class _Connection(asyncio.Protocol):
 
     def _refuse(self, status: HTTPStatus) -> None:
         head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        self._transport.write(head.encode())
-        self._transport.close()
+        self.transport.write(head.encode())
+        self.transport.close()

@@ -29,7 +29,7 @@ def at(position: int, size: int = 2) -> LiveEvent:
 
 
 def chunk(size: int = 2) -> Chunk:
-    return Chunk([b"x" * size])
+    return Chunk([b"1" * size])
 
 
 def client_of(socket: FakeSocket, **limits: int) -> Client:
@@ -108,7 +108,7 @@ class TestQueue:
         client.offer(chunk(size=1000))
         assert not client.closing.done()
         socket.reading.set()
-        await until(lambda: len(socket.texts) == 1, "the chunk")
+        await until(lambda: len(socket.received) == 1, "the chunk")
 
     @pytest.mark.parametrize("limits", [{"queue_events": 3}, {"queue_bytes": 300}])
     async def test_can_be_filled_again_after_it_was_sent(self, limits: dict[str, int]) -> None:
@@ -119,7 +119,7 @@ class TestQueue:
             for _ in range(3):
                 client.offer(chunk(size=100))
             socket.reading.set()
-            await until(lambda sent=sent: len(socket.texts) == sent, "the round")
+            await until(lambda sent=sent: len(socket.received) == sent, "the round")
         assert not client.closing.done()
 
     @pytest.mark.parametrize("limits", [{"queue_events": 3}, {"queue_bytes": 300}])
