@@ -52,7 +52,8 @@ class DriftLoop:
         self._database = inbox.database
         self._metrics = metrics
         self._publisher = Publisher(settings)
-        self._looked_at: float | None = None
+        # The first look comes later: it reads the history of all chains, and a worker that starts has scores to judge.
+        self._looked_at = time.monotonic()
         self._seen: dict[str, tuple[Any, ...]] = {}
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -69,7 +70,7 @@ class DriftLoop:
         await self._publisher.stop()
 
     async def _pass(self) -> None:
-        is_time = self._looked_at is None or time.monotonic() - self._looked_at >= LOOK_EVERY_S
+        is_time = time.monotonic() - self._looked_at >= LOOK_EVERY_S
         try:
             if await self.run_once(datetime.now(UTC), looks=is_time) and is_time:
                 self._looked_at = time.monotonic()
