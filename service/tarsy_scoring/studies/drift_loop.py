@@ -52,7 +52,7 @@ class DriftLoop:
         self._database = inbox.database
         self._metrics = metrics
         self._publisher = Publisher(settings)
-        # The first look comes later: it reads the history of all chains, and a worker that starts has scores to judge.
+        # A look reads the history of all chains, and a worker that starts has scores to judge.
         self._looked_at = time.monotonic()
         self._seen: dict[str, tuple[Any, ...]] = {}
 
