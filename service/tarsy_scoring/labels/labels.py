@@ -99,9 +99,9 @@ SELECT DISTINCT ON (l.session_id, l.labelled_by)
   l.is_random, s.total_score, s.judge_outcome, s.criteria_hash
 FROM (SELECT * FROM {{schema}}.score_labels ORDER BY label_id DESC LIMIT {MOST_COUNTED}) l
 LEFT JOIN {{schema}}.session_scores s USING (score_id)
-WHERE $1::timestamptz IS NULL AND $2::timestamptz IS NULL OR EXISTS (
-  SELECT FROM {{schema}}.score_labels o WHERE o.session_id = l.session_id
-    AND ($1 IS NULL OR o.labelled_at >= $1) AND ($2 IS NULL OR o.labelled_at < $2))
+WHERE $1::timestamptz IS NULL AND $2::timestamptz IS NULL OR l.session_id IN (
+  SELECT o.session_id FROM {{schema}}.score_labels o
+  WHERE ($1 IS NULL OR o.labelled_at >= $1) AND ($2 IS NULL OR o.labelled_at < $2))
 ORDER BY l.session_id, l.labelled_by, l.labelled_at DESC, l.label_id DESC
 """
 
