@@ -52,9 +52,9 @@ def _labels(pairs: list[str]) -> list[str]:
 
 
 def _as_text(value: object) -> object:
-    """Refuse numbers, which pydantic reads as seconds since 1970."""
-    if str(value)[4:5] != "-":
-        raise ValueError("not a time in RFC 3339")
+    """Refuse days, and numbers, which pydantic reads as seconds since 1970."""
+    if str(value)[4:5] != "-" or len(str(value)) <= len("2026-11-24"):
+        raise ValueError("not a time in RFC 3339, such as 2026-11-24T00:00:00Z")
     return value
 
 

@@ -196,7 +196,7 @@ def _problem_of(connection: HTTPConnection, error: Exception) -> Problem:
             raise error
     if faults[0]["loc"][0] == "path" and is_tarsys_path(connection.scope["path"]):
         return Problem(404, *REFUSALS[404])  # TARSy looks a malformed id up and finds no session
-    detail = f"{faults[0]['loc'][-1]}: {faults[0]['msg']}"
+    detail = f"{[part for part in faults[0]['loc'] if part != '?'][-1]}: {faults[0]['msg']}"
     return Problem(422, "Malformed request", detail, extra={"errors": faults})
 
 
