@@ -52,7 +52,7 @@ start from.
 | finding | effect |
 |---|---|
 | an invalid or missing setting | exit status 2, with its name |
-| a provider whose key variable is not set | exit status 2 (`api_key_env: null` is for endpoints without keys) |
+| a provider whose key variable is not set | exit status 2 of workers (`api_key_env: null` is for endpoints without keys) |
 | a database that is not migrated | exit status 1, with the command to run |
 | a missing topic | exit status 1 with its name; created if `SCORING_CREATE_TOPICS` is true |
 | a broker or a database that does not answer | waits, with a warning in the log; `/readyz` answers 503 meanwhile |
