@@ -12,7 +12,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo  ## the whole service on this machine: example sessions, scored while you watch; in a terminal its pages stay until Ctrl-C
-	@$(BIN)/tarsy-scoring demo $$([ -t 0 ] && [ -t 1 ] && echo --keep-running) $(ARGS)
+	@exec $(BIN)/tarsy-scoring demo $$([ -t 0 ] && [ -t 1 ] && echo --keep-running) $(ARGS)
 
 # Three processes on two cores, because many tests wait for other processes. `loadfile` runs a file in one process. Files
 # start in their order and not by their number of tests: otherwise the longest tests, alone in their files, come last.
