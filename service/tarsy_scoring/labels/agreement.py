@@ -131,13 +131,11 @@ def in_words(kappa: Kappa, table: Confusion) -> str:
         chance = " This is no better than chance." if kappa.low <= 0 else ""
         interval = f"95 % interval {kappa.low:.2f} to {kappa.high:.2f}"
         said.append(f"The weighted kappa is {kappa.value:.2f} ({interval}).{chance}")
-    if table.n:
-        low, high = table.interval
+    if differing := table.n - table.agreeing:
         higher = sum(sum(row[i + 1 :]) for i, row in enumerate(table.counts))
-        lower = table.n - table.agreeing - higher
         said.append(
-            f"Judge and labels agree on {table.agreeing} of {table.n} scores "
-            f"(95 % interval {low:.0%} to {high:.0%}); the judge is higher on {higher} and lower on {lower}."
+            f"Judge and labels differ on {differing} of {table.n} scores: the judge is higher on {higher} of "
+            f"them and lower on {differing - higher}."
         )
     lacking = labels_needed(kappa) - kappa.n
     if lacking > 0:

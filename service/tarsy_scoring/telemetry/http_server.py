@@ -11,6 +11,7 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any, cast
@@ -29,7 +30,9 @@ HEAD_END = b"\r\n\r\n"
 # ASGI extension of WebSockets: the transport, for frames that many clients get. uvicorn would encode each message
 # for each client, and call the kernel for each.
 TRANSPORT = "tarsy_scoring.transport"
-_Peer = tuple[Any, ...]  # address and port; empty: unknown
+# The connection whose bytes are read: a request's task starts meanwhile, and keeps it. Addresses do not tell
+# connections apart, as one peer may use a port for several addresses of ours.
+_reading: ContextVar["_Connection"] = ContextVar("_reading")
 # A line that ends without CR, or is folded: a proxy may find other headers in the head than h11 does.
 _LOOSE_LINE = re.compile(rb"(?<!\r)\n|\n[ \t]")
 
@@ -66,16 +69,12 @@ def bounded_server(app: ASGIApp, **options: Any) -> uvicorn.Server:
     """
     # Applications log their failures. uvicorn would report a refused handshake as one.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    connections: dict[_Peer, _Connection] = {}  # those that wait for a head
 
     async def with_deadlines(scope: Scope, receive: Receive, send: Send) -> None:
-        connection = connections.get(tuple(scope["client"] or ()))
-        if connection is None:
-            return await app(scope, receive, send)
+        connection = _reading.get()
         connection.head_arrived()
-        if scope["type"] == "websocket":  # uvicorn has replaced the protocol: `connection` learns no more
+        if scope["type"] == "websocket":
             scope["extensions"][TRANSPORT] = connection.transport
-            connection.forget()
         try:
             return await app(scope, receive, send)
         finally:
@@ -96,7 +95,7 @@ def bounded_server(app: ASGIApp, **options: Any) -> uvicorn.Server:
     inner: Any = config.http_protocol_class
 
     def protocol(**given: Any) -> asyncio.Protocol:
-        return _Connection(inner(**given), connections)
+        return _Connection(inner(**given))
 
     # uvicorn declares a class, and only calls it.
     config.http_protocol_class = cast(type[asyncio.Protocol], protocol)
@@ -117,18 +116,13 @@ class _Connection(asyncio.Protocol):
     requests uvicorn's keep-alive timeout holds.
     """
 
-    def __init__(self, protocol: asyncio.Protocol, connections: "dict[_Peer, _Connection]") -> None:
+    def __init__(self, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol
-        self._connections = connections
-        self._peer: _Peer = ()
         self._head: bytes | None = b""  # None while a request is under way
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if name := transport.get_extra_info("peername"):
-            self._peer = (name[0], name[1])
-        self._connections[self._peer] = self
         self._start_deadline()
         self._protocol.connection_made(transport)
 
@@ -141,6 +135,7 @@ class _Connection(asyncio.Protocol):
                 return self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
             if _LOOSE_LINE.search(head):
                 return self._refuse(HTTPStatus.BAD_REQUEST)
+        _reading.set(self)
         return self._protocol.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -153,7 +148,7 @@ class _Connection(asyncio.Protocol):
         self._protocol.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.forget()
+        self._stop_deadline()
         self._protocol.connection_lost(exc)
 
     def head_arrived(self) -> None:
@@ -164,12 +159,6 @@ class _Connection(asyncio.Protocol):
     def expect_head(self) -> None:
         """The next bytes are a head."""
         self._head = b""
-
-    def forget(self) -> None:
-        """Take the connection out of the list."""
-        self._stop_deadline()
-        if self._connections.get(self._peer) is self:
-            del self._connections[self._peer]
 
     def _start_deadline(self) -> None:
         if self._deadline is None:
