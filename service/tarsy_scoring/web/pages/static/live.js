@@ -169,7 +169,10 @@ document.addEventListener("submit", async (event) => {
   const request = { method: "POST", body: new URLSearchParams(new FormData(form)), redirect: "manual" };
   const answer = await fetch(form.action, request).catch(() => null);
   if (answer?.type === "opaqueredirect") readSoon(0);
-  else form.submit();
+  else {
+    if (!form.isConnected) document.body.append(form); // an update replaced it meanwhile; alone it would not be sent
+    form.submit();
+  }
 });
 
 // Where a panel stands beside the text, a link to an entry of the timeline shows the entry there.
