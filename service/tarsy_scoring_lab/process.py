@@ -7,7 +7,7 @@ A server keeps port and data over restarts and crashes, and ends with this proce
 import asyncio
 import contextlib
 import pwd
-import secrets
+import random
 import signal
 import socket
 import subprocess
@@ -25,8 +25,8 @@ STOP_TIMEOUT_S = 10
 
 # Below the range from which Linux (from 32768) and macOS (from 49152) take the ports of outgoing
 # connections. Inside it, a client that retries while a server is down may be given the server's own
-# port, connect to itself and keep the server from coming back.
-_PORTS = range(20_000, 32_000)
+# port, connect to itself and keep the server from coming back. In an order of this process's own.
+_PORTS = iter(random.SystemRandom().sample(range(20_000, 32_000), 12_000))
 
 # A shell script, one per server: $1 is the signal that ends the server, $2 the directory to remove, if any.
 # It reads process ids, of which the last counts. When this process ends, however it does, the input of the
@@ -239,16 +239,15 @@ class EmbeddedServer(ABC):
         return self.directory / f"{self.name}.log"
 
     def _log_tail(self) -> str:
-        """The last three lines of the log, at most 800 characters."""
+        """The last three lines of the log that are none of a stack in Java, at most 800 characters."""
         lines = self._log_file.read_text(errors="replace").strip().splitlines()
+        lines = [line for line in lines if not line.startswith("\tat ")]
         return " | ".join(lines[-3:])[-800:] or "it printed nothing"
 
 
 def free_port() -> int:
-    """A TCP port on loopback on which no program listens now."""
-    while not _is_free(port := secrets.choice(_PORTS)):
-        pass
-    return port
+    """A TCP port on loopback on which no program listens now. Never gives one twice in a process."""
+    return next(port for port in _PORTS if _is_free(port))
 
 
 def _is_free(port: int) -> bool:
