@@ -65,7 +65,7 @@ class LabelledScore:
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """
-    How the labelled sessions differ from the others, among the newest 20,000 scores.
+    How the labelled sessions differ from the others, among the newest 5,000 scores.
 
     Args:
         scored: Sessions that the judge scored.

@@ -29,7 +29,7 @@ WITH candidates AS (
       CASE WHEN s.flags ? 'outcome_score_mismatch'
         OR s.gates <> '[]' AND NOT s.gates @> '[{{"passed": false}}]' AND s.outcome = 'fail' THEN 'contradiction' END,
       CASE WHEN s.flags - 'outcome_score_mismatch' - 'second_opinion_disagrees' <> '[]' THEN 'flag' END,
-      CASE WHEN (SELECT max((a ->> 'total_score')::int) - min((a ->> 'total_score')::int)
+      CASE WHEN s.samples <> '[]' AND (SELECT max((a ->> 'total_score')::int) - min((a ->> 'total_score')::int)
                  FROM jsonb_array_elements(s.samples) a) > {SAMPLES_APART_POINTS} THEN 'samples apart' END], NULL) AS reasons
   FROM {{schema}}.session_scores s
   WHERE {CANDIDATE} AND s.completed_at >= date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' - $1::interval
@@ -40,13 +40,14 @@ WITH candidates AS (
 ), ranked AS (
   SELECT *, row_number() OVER (PARTITION BY day, is_random ORDER BY
     'second opinion' = ANY(reasons) DESC, cardinality(reasons) DESC, digest) AS place FROM drawn
+  WHERE is_random OR is_small_day OR cardinality(reasons) > 0
 )
 SELECT r.score_id, r.day, r.is_random, r.reasons, r.session_id, r.chain_id, r.total_score,
   r.judge_outcome, r.criteria, r.criteria_hash, r.judge_fingerprint, r.scored_at,
   (SELECT m.alert_type FROM {{schema}}.sessions m WHERE m.session_id = r.session_id) AS alert_type,
   (SELECT count(*) FROM {{schema}}.score_labels l WHERE l.score_id = r.score_id) AS labels
 FROM ranked r
-WHERE (r.is_random OR r.place <= {PICKED_A_DAY} AND (cardinality(r.reasons) > 0 OR r.is_small_day))
+WHERE r.is_random OR r.place <= {PICKED_A_DAY}
 ORDER BY r.day DESC, r.digest
 """
 
