@@ -13,7 +13,7 @@ from tarsy_scoring.scores.session_list import fetch_planned
 
 MOST_NAMES = 2000  # that are merged and counted: judges name tools freely
 MOST_ROWS = 50_000
-LATEST_CALLERS = 2000  # scores whose sessions show which tools agents have
+LATEST_CALLERS = 1000  # scores whose sessions show which tools agents have
 
 # Sets with the names that a score asked for, by chain, the most frequent first.
 DEMAND = f"""

@@ -18,7 +18,7 @@ from tarsy_scoring.scores.session_list import fetch_planned
 from tarsy_scoring.timeline.text import cut, one_line
 
 REASONS = 2  # per tool
-MOST_READ = 2000  # newest scores
+MOST_READ = 1000  # newest scores
 LONGEST_REASON = 300  # characters
 
 # Requests in the newest $5 scores for the names $6 with their tools $7, the lowest totals first.
