@@ -78,7 +78,10 @@ class EmbeddedKafka(EmbeddedBroker):
             await self._run(command, "formatting its storage")
 
     async def _command(self) -> list[str]:
-        return [*await self._java("kafka.Kafka", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"), str(self._properties)]
+        return [
+            *await self._java("kafka.Kafka", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            str(self._properties),
+        ]
 
     async def _java(self, main: str, *options: str) -> list[str]:
         artifacts = await asyncio.to_thread(fetch_artifacts)

@@ -148,9 +148,9 @@ class TestErase:
         assert await scoring.value("SELECT count(*) FROM scoring_events") == 0
 
 
-async def prune(scoring: Scoring, keep: dict[str, int] = KEEP) -> dict[str, int]:
+async def prune(scoring: Scoring, keep: dict[str, int] = KEEP, rest: AsyncMock | None = None) -> dict[str, int]:
     """Prune; returns the number of removed rows of each part that lost any."""
-    removed = await Pruner(scoring.database, keep, rest=AsyncMock()).run()
+    removed = await Pruner(scoring.database, keep, rest=rest or AsyncMock()).run()
     return {part: number for part, number in removed.items() if number}
 
 
@@ -275,21 +275,20 @@ class TestPrune:
         await scoring.rows("UPDATE budget_charges SET day = $1", YEAR.date())
 
         assert await prune(scoring, {"records": 366}) == {}
-        assert await prune(scoring, {"records": 364}) == {
-            "requests": 2,
-            "changes": 2,
-            "charges": 2,
-            "dead_letter_bodies": 4,
-        }
+        gone = {"requests": 2, "changes": 2, "charges": 2, "dead_letter_bodies": 4}
+        assert await prune(scoring, {"records": 364}) == gone
         assert await scoring.value("SELECT disposition FROM scoring_requests") == "accepted"
         assert await scoring.claim() != []
 
     async def test_a_deferred_request_stays_however_old(self, scoring: Scoring) -> None:
+        """The clean-up rests after a batch, because a score is judged."""
+        await store_score(scoring, "old", 67, at=YEAR)
         await scoring.claimed("session-1")
         await scoring.accept(rescore("session-1", criteria="cli-tool-use"))
         await scoring.rows("UPDATE scoring_requests SET received_at = $1", YEAR)
-
-        assert await prune(scoring) == {}
+        rest = AsyncMock()
+        assert await prune(scoring, rest=rest) == {"sessions": 1}
+        rest.assert_called_once()
 
     async def test_locked_rows_are_skipped(self, scoring: Scoring) -> None:
         """The next clean-up removes them."""

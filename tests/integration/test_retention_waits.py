@@ -19,7 +19,7 @@ ASKED_MEANWHILE = Path(__file__).with_suffix(".sql").read_text("utf-8")
 
 
 async def prune(scoring: Scoring) -> dict[str, int]:
-    removed = await Pruner(scoring.database, KEEP, rest=AsyncMock()).run()
+    removed = await Pruner(scoring.database, KEEP, rest=AsyncMock(side_effect=AssertionError("nobody judges"))).run()
     return {part: number for part, number in removed.items() if number}
 
 

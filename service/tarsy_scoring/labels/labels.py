@@ -32,7 +32,9 @@ from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed
 
 MOST_SHOWN = 500
 RANDOM_A_DAY = 5  # scores per day in the review list's random part
-MOST_COUNTED = 5_000  # newest labels that count, and newest scores of which `coverage` counts the labelled ones
+MOST_COUNTED = (
+    5_000  # newest labels that count, and newest scores of which `coverage` counts the labelled ones
+)
 MAX_REASON = 4000
 UNKNOWN = "unknown"  # stands for criteria, hash or judge where a score names none
 

@@ -29,7 +29,8 @@ WITH candidates AS (
       CASE WHEN s.flags ? 'outcome_score_mismatch'
         OR s.gates <> '[]' AND NOT s.gates @> '[{{"passed": false}}]' AND s.outcome = 'fail' THEN 'contradiction' END,
       CASE WHEN s.flags - 'outcome_score_mismatch' - 'second_opinion_disagrees' <> '[]' THEN 'flag' END,
-      CASE WHEN s.samples <> '[]' AND (SELECT max((a ->> 'total_score')::int) - min((a ->> 'total_score')::int)
+      CASE WHEN s.samples <> '[]' AND (SELECT
+                 max((a ->> 'total_score')::int) - min((a ->> 'total_score')::int)
                  FROM jsonb_array_elements(s.samples) a) > {SAMPLES_APART_POINTS} THEN 'samples apart' END], NULL) AS reasons
   FROM {{schema}}.session_scores s
   WHERE {CANDIDATE} AND s.completed_at >= date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' - $1::interval

@@ -1,13 +1,13 @@
 """
 Deletes expired rows in small batches, without blocking workers.
 
-Laws. Rows are deleted oldest first, in small transactions, with pauses that grow with the time that a batch
-takes. An open score stays with all rows. So do a session and a score with an event that no broker has
-acknowledged, so that their end is announced however long the brokers are away. A session keeps two latest
-completed scores, one with a reference and one without. A session is deleted as a whole, when nothing has
-happened to it for as long as scores are kept. An anchor session stays with all judgements while it is an
-anchor: a new judge is compared with what former judges said about it. Locked rows are skipped, so several
-clean-ups at once, and a crash in the middle of one, do no harm.
+Laws. Rows are deleted oldest first, in small transactions. While scores are judged, there are pauses, which
+grow with the time that a batch takes. An open score stays with all rows. So do a session and a score with an
+event that no broker has acknowledged, so that their end is announced however long the brokers are away. A
+session keeps two latest completed scores, one with a reference and one without. A session is deleted as a
+whole, when nothing has happened to it for as long as scores are kept. An anchor session stays with all
+judgements while it is an anchor: a new judge is compared with what former judges said about it. Locked rows
+are skipped, so several clean-ups at once, and a crash in the middle of one, do no harm.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tarsy_scoring.scores.latest import has_no_later, is_completed
 
 LEAST_RECORDS_DAYS = 30  # a stored request makes a redelivery harmless; Kafka keeps a topic 7 days by default
 COUNT_LIMIT = 100_000
-SHARE = 0.25  # of the time, spent in deletions; otherwise workers have the database to themselves
+SHARE = 0.25  # of the time, spent in deletions while scores are judged; the rest is left to workers
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 
 # Arguments of every statement that finds expired rows: $1 days, $2 where the last batch ended, $3 most rows.
@@ -123,7 +123,7 @@ _UP_TO = "s.position <= $1"  # $1 is the position of the last old event here
 # Events, requests and replies are found by their place in the table: the primary key is random, and a look-up
 # of it for each row costs more.
 EVENTS = ExpiringRows(
-    "events", "events", "scoring_events", ("ctid",), "s.position", _SENT, is_old=_UP_TO, start=0
+    "events", "events", "scoring_events", ("ctid",), "s.position", _SENT, is_old=_UP_TO, start=0, batch=5000
 )
 SESSIONS = ExpiringRows("sessions", "scores", "sessions", ("session_id",), _ENDED, _UNTOUCHED, batch=500)
 SCORES = ExpiringRows(
@@ -179,6 +179,8 @@ SELECT coalesce((
   WHERE position IS NOT NULL AND created_at >= {_CUTOFF} ORDER BY position LIMIT 1
 ), r.position) AS position FROM {{schema}}.relay_position r
 """
+
+IS_JUDGING = "SELECT FROM {schema}.session_scores WHERE status = 'in_progress' LIMIT 1"
 
 FORGET_UP_TO = "UPDATE {schema}.relay_position SET forgotten = $1 WHERE forgotten < $1"
 
@@ -264,7 +266,7 @@ class Pruner:
         return removed
 
     async def _remove(self, part: ExpiringRows, bound: int, show: Callable[[int], None]) -> int:
-        """Delete a part's expired rows, and rest after each batch; returns their number."""
+        """Delete a part's expired rows, and rest while scores are judged; returns their number."""
         removed = looked = 0
         since: Any = (BEGINNING, "") if part is SESSIONS else part.start
         while True:
@@ -274,7 +276,9 @@ class Pruner:
                 return removed
             removed, looked = removed + removed_here, looked + looked_here
             show(looked)
-            await self._rest((time.monotonic() - started) * (1 / SHARE - 1))
+            pause_s = (time.monotonic() - started) * (1 / SHARE - 1)
+            if await self._database.rows(IS_JUDGING):
+                await self._rest(pause_s)
 
     async def _remove_page(self, part: ExpiringRows, bound: int, since: Any) -> tuple[int, int, Any]:
         """
