@@ -116,7 +116,7 @@ class SecuredKafka(EmbeddedKafka):
 
     async def change_password(self, user: str, password: str) -> None:
         """Set the password of a user; creates the user."""
-        command = await self._java("kafka.admin.ConfigCommand", "-XX:TieredStopAtLevel=1")
+        command = await self._java("kafka.admin.ConfigCommand")
         entity = ["--bootstrap-server", self.bootstrap_servers, "--entity-type", "users", "--entity-name", user]
         change = ["--alter", "--add-config", f"SCRAM-SHA-512=[password={password}]"]
         await super()._run([*command, *entity, *change], "changing a password")
