@@ -49,10 +49,11 @@ async def test_a_codec_that_the_library_lacks_stops_its_partition_alone(
                     await send_events(topics, 0, [name], linger_ms=0)
                 await wait_for_stored(scoring, [*before, *plain])
                 await wait_until(lambda: metrics.registry.get_sample_value(GAUGE, labels) == 1, 30, "it is measured")
-                assert [await committed(topics, n) for n in (0, 1)] == [85, 2]
+                assert await committed(topics, 1) in (None, 2)
             await wait_for_stored(scoring, [*before, *plain, *packed, *behind])
             await wait_until(lambda: metrics.registry.get_sample_value(GAUGE, labels) == 0, 30, "it is over")
 
+    assert [await committed(topics, n) for n in (0, 1)] == [85, 5]
     told = {(line["topic"], line["partition"]) for line in lines if line["event"] == "kafka.partition_unreadable"}
     assert told == {(topics.session_completed, 1)}
     assert await dead_letters(topics) == []
