@@ -30,13 +30,17 @@ def find_failure_tags(analysis: str, vocabulary: Iterable[str]) -> list[str]:
         vocabulary: Identifiers such as `wrong_conclusion`.
     """
     terms = {term.lower(): term for term in vocabulary}
-    if not terms:
+    text = without_invisible(analysis).translate(_PLAIN).replace("\\", "").lower()
+    whole = " ".join(_DECORATION.sub("", text).split())
+    if not any(
+        map(whole.__contains__, terms)
+    ):  # as in most analyses; to read sentences takes four times as long
         return []
     # A hyphen or a dot makes another word: `non-X`, `X.py`.
     names = "|".join(map(re.escape, terms))
     term = re.compile(rf"(?<![\w!¬])(?<!\w[-.])(?:{names})(?!\w)(?![-.]\w)")
     asserted = set[str]()
-    for sentence in _sentences(analysis):
+    for sentence in _sentences(text):
         found = list(term.finditer(sentence)) if any(map(sentence.__contains__, terms)) else []
         named = {each[0] for each in found}
         if sentence.endswith("?") or (len(terms) >= _QUOTATION_TERMS and len(named) == len(terms)):
@@ -54,10 +58,10 @@ _UNCHECKED = re.compile(r"\s*(?:[-*+•] )?(?:\[ \]|[☐✗])")
 _SENTENCE_END = re.compile(r"(?=[)'\s;])(?:(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)[)']*\s+|;\s*)")
 
 
-def _sentences(analysis: str) -> Iterator[str]:
-    """Plain sentences in lower case; a line that introduces a list stands before each of its items."""
+def _sentences(text: str) -> Iterator[str]:
+    """Sentences without decoration; a line that introduces a list stands before each of its items."""
     lead = ""
-    for block in _BLOCK.split(without_invisible(analysis).translate(_PLAIN).replace("\\", "").lower()):
+    for block in _BLOCK.split(text):
         is_item = _ITEM.match(block)
         if _UNCHECKED.match(block):
             continue
