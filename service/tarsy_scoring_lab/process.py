@@ -239,7 +239,7 @@ class EmbeddedServer(ABC):
         return self.directory / f"{self.name}.log"
 
     def _log_tail(self) -> str:
-        """The last three lines of the log that are none of a stack in Java, at most 800 characters."""
+        """The last three lines of the log, without those of a stack in Java; at most 800 characters."""
         lines = self._log_file.read_text(errors="replace").strip().splitlines()
         lines = [line for line in lines if not line.startswith("\tat ")]
         return " | ".join(lines[-3:])[-800:] or "it printed nothing"

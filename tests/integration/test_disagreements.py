@@ -15,6 +15,7 @@ from infrastructure import run_apart
 from stored import store_score
 from tarsy_scoring.commands.calibrate import calibrate
 from tarsy_scoring.commands.report import report
+from tarsy_scoring.labels import labels
 from tarsy_scoring.labels.agreement import wilson
 from tarsy_scoring.labels.labels import Review, keep_reviews
 
@@ -44,16 +45,14 @@ async def fill(url: str) -> None:
             for n in range(count):
                 session_id = f"{chain}-{people}-{judge}-{n}"
                 tags = ["late"] if judge == "wrong" else []
-                await judged(
-                    scoring, session_id, judge, chain, failure_tags=tags, score_analysis=f"it is <b>{judge}</b>"
-                )
+                more = {"failure_tags": tags, "score_analysis": f"it is <b>{judge}</b>"}
+                await judged(scoring, session_id, judge, chain, **more)
                 at = NOW - timedelta(seconds=len(reviews))
                 reviews.append(Review(session_id, "ada", at, people, f"people say {people}"))
         for n in range(100):
             await judged(scoring, f"other-{n}", "correct", "pods")
-        await judged(
-            scoring, reviews[0].session_id, reviews[0].outcome, "disks", at=NOW, reference={"provided_by": "x"}
-        )
+        told = {"reference": {"provided_by": "x"}}
+        await judged(scoring, reviews[0].session_id, reviews[0].outcome, "disks", at=NOW, **told)
         assert await keep_reviews(scoring.database, [r.session_id for r in reviews], reviews) == 100
 
 
@@ -104,6 +103,9 @@ def test_a_judge_that_disagrees(database_url: str, monkeypatch: pytest.MonkeyPat
     for_people = printed(report, "disagreements")
     assert "Judge and people say the opposite of 30 of 100 labelled sessions." in for_people
     assert re.search(r"disks +50 +25  more than chance allows", for_people)
+    monkeypatch.setattr(labels, "COUNTED", labels.COUNTED.replace(f"LIMIT {labels.MOST_COUNTED}", "LIMIT 1"))
+    period = json.loads(printed(report, "disagreements", "--since", (NOW - timedelta(seconds=9)).isoformat(), "--json"))
+    assert period["labelled"] == 1, "the newest labels of the period count"
 
 
 def test_pages_show_both_reasons(database_url: str) -> None:
@@ -123,10 +125,8 @@ def test_pages_show_both_reasons(database_url: str) -> None:
     assert texts["/disagreements"].count("(review in TARSy): people say wrong") == 20
     assert "5 of 50 labelled sessions" in texts["/disagreements?chain=pods"]
     assert texts["/disagreements?since=x"].startswith("422")
-    needs = (
-        "Judge and people say the opposite of 30 of 100 sessions labelled this week, more than chance allows in disks"
-    )
-    assert needs in texts["/week"]
+    needs = "opposite of 30 of 100 sessions labelled this week, more than chance allows in disks"
+    assert f"Judge and people say the {needs}" in texts["/week"]
     assert "0.40 (0.22 to 0.58)" in texts["/review"]
     assert "Reviews in TARSy 100" in texts["/review"]
 

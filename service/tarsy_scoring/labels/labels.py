@@ -32,9 +32,8 @@ from tarsy_scoring.scores.latest import NEWEST_FIRST, is_completed
 
 MOST_SHOWN = 500
 RANDOM_A_DAY = 5  # scores per day in the review list's random part
-MOST_COUNTED = (
-    5_000  # newest labels that count, and newest scores of which `coverage` counts the labelled ones
-)
+# The newest labels that count, and the newest scores of which `coverage` counts the labelled ones.
+MOST_COUNTED = 5_000
 MAX_REASON = 4000
 UNKNOWN = "unknown"  # stands for criteria, hash or judge where a score names none
 
@@ -97,11 +96,13 @@ COUNTED = f"""
 SELECT DISTINCT ON (l.session_id, l.labelled_by)
   l.session_id, l.source, l.labelled_by AS by, l.labelled_at AS at, l.agrees, l.outcome, l.number, l.reason,
   l.is_random, s.total_score, s.judge_outcome, s.criteria_hash
-FROM (SELECT * FROM {{schema}}.score_labels ORDER BY label_id DESC LIMIT {MOST_COUNTED}) l
+FROM (
+  SELECT * FROM {{schema}}.score_labels
+  WHERE $1::timestamptz IS NULL AND $2::timestamptz IS NULL OR session_id IN (
+    SELECT o.session_id FROM {{schema}}.score_labels o
+    WHERE ($1 IS NULL OR o.labelled_at >= $1) AND ($2 IS NULL OR o.labelled_at < $2))
+  ORDER BY label_id DESC LIMIT {MOST_COUNTED}) l
 LEFT JOIN {{schema}}.session_scores s USING (score_id)
-WHERE $1::timestamptz IS NULL AND $2::timestamptz IS NULL OR l.session_id IN (
-  SELECT o.session_id FROM {{schema}}.score_labels o
-  WHERE ($1 IS NULL OR o.labelled_at >= $1) AND ($2 IS NULL OR o.labelled_at < $2))
 ORDER BY l.session_id, l.labelled_by, l.labelled_at DESC, l.label_id DESC
 """
 

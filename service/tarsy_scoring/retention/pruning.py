@@ -211,7 +211,7 @@ class Pruner:
 
     Args:
         keep: See `days_to_keep`.
-        rest: Called between batches with the seconds to sleep; tests replace it.
+        rest: Called after a batch with the seconds to sleep, while scores are judged; tests replace it.
     """
 
     def __init__(

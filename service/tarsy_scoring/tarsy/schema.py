@@ -17,13 +17,6 @@ SelectLists = Mapping[str, str]
 # Counted for each row beside the values. In memory a row of empty values takes some 900 bytes, a byte of text
 # some 3.
 ROW_BYTES = 300
-_BOUNDED = (
-    "_at",
-    "_index",
-    "_number",
-    "_count",
-    "_tokens",
-)  # columns of times and numbers, which count no more
 
 # PostgreSQL stores `infinity` and years that Python's datetime cannot hold, and asyncpg maps the first and
 # the last datetime to the infinities.
@@ -79,8 +72,7 @@ class Table:
         """
         SQL for the bytes of a row with these columns; PostgreSQL knows those of a text without reading it.
         """
-        unbounded = [c for c in [*self.columns, *self.optional] if not c.endswith(_BOUNDED)]
-        sizes = [f"coalesce(octet_length({column}::text), 0)" for column in unbounded]
+        sizes = [f"coalesce(octet_length({column}::text), 0)" for column in [*self.columns, *self.optional]]
         return " + ".join([f"{ROW_BYTES}::bigint", *sizes])
 
     def lacking(self, name: str, found: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -32,9 +32,7 @@ def find_failure_tags(analysis: str, vocabulary: Iterable[str]) -> list[str]:
     terms = {term.lower(): term for term in vocabulary}
     text = without_invisible(analysis).translate(_PLAIN).replace("\\", "").lower()
     whole = " ".join(_DECORATION.sub("", text).split())
-    if not any(
-        map(whole.__contains__, terms)
-    ):  # as in most analyses; to read sentences takes four times as long
+    if not any(map(whole.__contains__, terms)):  # as in most: sentences take four times as long
         return []
     # A hyphen or a dot makes another word: `non-X`, `X.py`.
     names = "|".join(map(re.escape, terms))
