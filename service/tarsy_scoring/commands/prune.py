@@ -37,8 +37,8 @@ def prune(keep: int | None, deleted_upstream: bool, yes: bool, as_json: bool) ->
     Requests stay for 30 days or more: keep them longer than Kafka keeps the topics, or a redelivered
     event is scored again.
 
-    Safe beside running workers: it works a quarter of the time and sleeps otherwise. Concurrent
-    runs are safe, and an interrupted run continues at the next start. Meant for a daily job: `prune --yes`.
+    Safe beside running workers: while scores are judged, it works a quarter of the time. Concurrent runs
+    are safe, and an interrupted run continues at the next start. Meant for a daily job: `prune --yes`.
     """
     settings = settings_of_environment()
     if deleted_upstream and keep is not None:
@@ -51,6 +51,8 @@ def prune(keep: int | None, deleted_upstream: bool, yes: bool, as_json: bool) ->
         if not yes:
             return await pruner.count()
         await audited(parts.database, "prune", keep_days=keep)
+        # Each plan would look for the least values of indexes, past the entries of all rows deleted before.
+        parts.database.plan_once()
         return await pruner.run(progress_bar)
 
     counts = run_on_parts(work, settings)
