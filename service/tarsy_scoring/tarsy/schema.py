@@ -60,6 +60,11 @@ class Table:
     written: Sequence[str]
     expression: Callable[[str], str] = readable
 
+    @property
+    def names(self) -> list[str]:
+        """All columns, in the order of `select_list`."""
+        return [*self.columns, *self.optional]
+
     def select_list(self, found: Mapping[str, Mapping[str, Any]]) -> str:
         """The columns to select; `found` holds the rows of `FIND_COLUMNS` by column."""
         optional = [
@@ -72,7 +77,7 @@ class Table:
         """
         SQL for the bytes of a row with these columns; PostgreSQL knows those of a text without reading it.
         """
-        sizes = [f"coalesce(octet_length({column}::text), 0)" for column in [*self.columns, *self.optional]]
+        sizes = [f"coalesce(octet_length({column}::text), 0)" for column in self.names]
         return " + ".join([f"{ROW_BYTES}::bigint", *sizes])
 
     def lacking(self, name: str, found: Mapping[str, Mapping[str, Any]]) -> list[str]:
