@@ -87,12 +87,12 @@ async def test_an_unreadable_value_that_no_score_needs_is_left_out(connection: A
     ids=["a column is dropped", "a column becomes longer", "a column gets another type"],
 )
 async def test_a_schema_change_is_noticed(connection: Any, source: TarsyDatabase, change: str) -> None:
-    """The first read after it fails, because of its column or its prepared statement; the next one knows."""
+    """The first read after it fails where a column is gone or has another type; the next one knows."""
     await load_session(connection, session(chain_id="a"))
     await source.fetch_timeline("one")
     await connection.execute(f"ALTER TABLE alert_sessions {change}")
 
-    with pytest.raises(TimelineUnavailable):
+    with contextlib.nullcontext() if "varchar" in change else pytest.raises(TimelineUnavailable):
         await source.fetch_timeline("one")
 
     assert (await source.fetch_timeline("one")).chain_id == "a"
