@@ -47,7 +47,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     with 200 of them that took 0.9 of 2.7 ms of CPU per call.
 
     Args:
-        connect: Opens a transport with one connection, when all others are in use.
+        connect: Makes a transport with one connection: now, and whenever all others are in use.
     """
 
     def __init__(self, connect: Callable[[], httpx2.AsyncBaseTransport], most_bytes: int) -> None:
